@@ -1,0 +1,76 @@
+"""Conv window and delta-rule state of a gated-delta layer, for a batch of rows."""
+
+import mlx.core as mx
+
+from engine.caches.clock import Clock
+from engine.kernels import delta
+
+
+class RecurrentCache:
+    """The committed state, and the last block until it is accepted.
+
+    Attributes:
+        conv: [B, kernel - 1, channels], the inputs that the causal convolution still sees; None before the first.
+        state: [B, H, Dv, Dk] float32; None before the first token.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.conv: mx.array | None = None
+        self.state: mx.array | None = None
+        self._inputs: mx.array | None = None
+        self._block: delta.Block | None = None
+
+    def make_mask(self, length: int) -> None:
+        """No mask: padding does not occur, and refused tokens never enter the state."""
+
+    def window(self, inputs: mx.array, kernel: int) -> mx.array:
+        """The convolution's input for the next T tokens: [B, T, C] -> [B, kernel - 1 + T, C]."""
+        if self.conv is None:
+            self.conv = mx.zeros((inputs.shape[0], kernel - 1, inputs.shape[2]), dtype=inputs.dtype)
+        window = mx.concatenate([self.conv, inputs], axis=1)
+        if self.clock.reading:
+            self.conv = mx.contiguous(window[:, window.shape[1] - (kernel - 1) :])
+        else:
+            self._inputs = window
+        return window
+
+    def scan(self, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array) -> mx.array:
+        """Outputs of the recurrence for the next T tokens; shapes as in `kernels.delta.read`."""
+        if self.state is None:
+            self.state = mx.zeros((v.shape[0], v.shape[2], v.shape[3], k.shape[3]), dtype=mx.float32)
+        if self.clock.reading:
+            y, self.state = delta.prefill(self.state, q, k, v, log_g, beta)
+        else:
+            y, self._block = delta.read(self.state, q, k, v, log_g, beta)
+        return y
+
+    def accept(self, kept: mx.array) -> None:
+        """Commit the first kept[b] tokens, at least one, of the last block in row b."""
+        assert self._inputs is not None
+        assert self._block is not None
+        assert self.conv is not None
+        assert self.state is not None
+        keep = self.conv.shape[1]
+        rows = (kept[:, None] + mx.arange(keep))[..., None]
+        self.conv = mx.take_along_axis(self._inputs, rows, axis=1)
+        self.state = delta.commit(self.state, self._block, kept)
+        self._inputs = self._block = None
+
+    def arrays(self) -> list[mx.array]:
+        return [x for x in (self.conv, self.state) if x is not None]
+
+    def select(self, rows: mx.array, clock: Clock) -> "RecurrentCache":
+        """A cache of some of the rows, in the order given."""
+        picked = RecurrentCache(clock)
+        if self.conv is not None and self.state is not None:
+            picked.conv, picked.state = self.conv[rows], self.state[rows]
+        return picked
+
+    @staticmethod
+    def merge(parts: "list[RecurrentCache]", clock: Clock) -> "RecurrentCache":
+        """One cache with the rows of all parts, which must have been written to."""
+        merged = RecurrentCache(clock)
+        for name in ("conv", "state"):
+            setattr(merged, name, mx.concatenate([getattr(part, name) for part in parts], axis=0))
+        return merged

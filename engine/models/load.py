@@ -1,0 +1,231 @@
+"""From a model folder to a SpecModel, through mlx-lm's own loader and model classes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama, qwen3_5, qwen3_next
+from mlx_lm.utils import _get_classes, dequantize_model, load_model, load_tokenizer
+
+from engine.chat import ChatFormat
+from engine.config import EngineConfig
+from engine.device import device_name, is_cpu
+from engine.errors import EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
+from engine.handle import ModelInfo
+from engine.models import checkpoint, norms
+from engine.models.contract import CONTRACTS, Contract
+from engine.models.head import MTPHead
+from engine.models.locate import ModelFiles, locate
+from engine.models.probe import settle_norms
+from engine.models.qwen import use_our_recurrence
+from engine.models.spec import SpecModel
+from engine.request import Sampling
+
+DRAFT_VOCABULARY = 8192
+FREQUENCY_FILE = "token_frequency.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What the engine thread owns once a model is loaded."""
+
+    spec: SpecModel
+    chat: ChatFormat
+    info: ModelInfo
+
+
+def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: None) -> LoadedModel:
+    """Load the model that `config` names; to be called on the thread that will run it.
+
+    Raises:
+        ModelNotFoundError, ModelBrokenError, UnsupportedModelError: as they say.
+        NoMTPHeadError: mode is mtp and the checkpoint has no head.
+    """
+    files = locate(config.model)
+    on_stage(f"reading {files.name}")
+    settings = json.loads((files.path / "config.json").read_text(encoding="utf-8"))
+    contract = CONTRACTS.get(settings.get("model_type", ""))
+    if contract is None:
+        raise UnsupportedModelError(
+            f"{files.name} is a {settings.get('model_type')!r} model; this engine runs {', '.join(sorted(CONTRACTS))}."
+        )
+    builder = _Builder(files, contract, with_head=config.mode == "mtp")
+    model = builder.load()
+    on_stage("preparing weights")
+    if is_cpu():
+        _to_float32(model)
+    text = getattr(model, "language_model", model)
+    head = model.mtp if config.mode == "mtp" else None
+    recurrent = _recurrent_layers(text)
+    spec = SpecModel(text, recurrent, head, _draft_ids(files.path) if head is not None else None)
+    chat = ChatFormat(_tokenizer(files))
+    if builder.undecided is not None:
+        on_stage("checking the head against the trunk")
+        settle_norms(spec, chat, builder.undecided, files)
+    return LoadedModel(spec, chat, _info(config, files, settings, builder, model))
+
+
+class _Builder:
+    """Loads one checkpoint with, or without, its head.
+
+    Attributes:
+        head_tensors: what was found of the head, by our names.
+        undecided: the head's norm weights as stored, with the first guess, where only a probe can tell their
+            convention; None where the layout tells it.
+    """
+
+    def __init__(self, files: ModelFiles, contract: Contract, with_head: bool) -> None:
+        self._files = files
+        self._contract = contract
+        self._with_head = with_head
+        self.head_tensors: dict[str, mx.array] = {}
+        self.undecided: tuple[dict[str, mx.array], norms.Shifts] | None = None
+
+    def load(self) -> nn.Module:
+        try:
+            model, _ = load_model(self._files.path, lazy=True, get_model_classes=self._classes)
+            mx.eval(model.parameters())
+        except EngineError:
+            raise
+        except (ValueError, KeyError, RuntimeError, TypeError, OSError) as error:
+            raise ModelBrokenError(
+                f"{self._files.name} in {self._files.path} could not be loaded: {_one_line(error)}. "
+                "Its weights and its config.json do not fit together; fetch the model again."
+            ) from error
+        return model
+
+    def _classes(self, config: dict[str, Any]) -> tuple[type, type]:
+        base, args_class = _get_classes(config)
+        builder = self
+
+        class WithHead(base):  # type: ignore[misc, valid-type]
+            def __init__(self, args: Any) -> None:
+                super().__init__(args)
+                if builder._with_head:
+                    self.mtp = _new_head(_text_args(self), builder._contract)
+
+            def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+                trunk, head = checkpoint.split(weights, builder._contract)
+                original = checkpoint.is_original_layout(trunk)
+                cleaned: dict[str, mx.array] = super().sanitize(trunk)
+                return cleaned | (builder._prepare_head(head, original) if builder._with_head else {})
+
+        return WithHead, args_class
+
+    def _prepare_head(self, head: dict[str, mx.array], original: bool) -> dict[str, mx.array]:
+        if not head:
+            _, head = checkpoint.split(checkpoint.sidecar(self._files.path, head), self._contract)
+        if not head:
+            raise NoMTPHeadError(
+                f"{self._files.name} has no MTP head: no tensor named "
+                f"{' or '.join(prefix + '*' for prefix in self._contract.prefixes)} in its safetensors, and no "
+                f"{' or '.join(checkpoint.SIDECARS)}. Run it without drafts (--mode ar), or use a checkpoint that "
+                "kept its head (conversions often drop it; a forge command that trains one is planned)."
+            )
+        self.head_tensors = head
+        if not self._contract.zero_centred:
+            return head
+        guess = norms.Shifts(True, True, True) if original else norms.guess(head)
+        if not original:
+            self.undecided = (head, guess)
+        return head | norms.shifted(head, guess)
+
+
+def _new_head(args: Any, contract: Contract) -> MTPHead:
+    if contract.family == "llama":
+        layer = llama.TransformerBlock(args)
+    else:
+        kind = qwen3_next.Qwen3NextDecoderLayer if contract.family == "qwen3_next" else qwen3_5.DecoderLayer
+        layer = kind(args, args.full_attention_interval - 1)
+    return MTPHead(args.hidden_size, args.rms_norm_eps, layer, contract.concat)
+
+
+def _text_args(model: Any) -> Any:
+    return getattr(model, "language_model", model).args
+
+
+def _recurrent_layers(text: Any) -> list[bool]:
+    layers = text.model.layers
+    if hasattr(layers[0], "is_linear"):
+        return use_our_recurrence(layers)
+    if any(getattr(layer, "use_sliding", False) for layer in layers):
+        raise UnsupportedModelError("This llama checkpoint has sliding-window layers, which this engine does not run.")
+    return [False] * len(layers)
+
+
+def _to_float32(model: nn.Module) -> None:
+    """Dense float32 weights: on the CPU, MLX's quantised and bf16 kernels read the weights once per row."""
+    model.set_dtype(mx.float32)  # scales first, so that dequantising rounds nothing
+    dequantize_model(model)
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+
+
+def _draft_ids(path: Path) -> mx.array | None:
+    """The most frequent tokens, ascending, from the model's frequency file; None where it has none."""
+    file = path / FREQUENCY_FILE
+    if not file.is_file():
+        return None
+    tensors = mx.load(str(file))
+    assert isinstance(tensors, dict)
+    return mx.sort(tensors["ids_by_frequency"][:DRAFT_VOCABULARY])
+
+
+def _tokenizer(files: ModelFiles) -> Any:
+    try:
+        return load_tokenizer(files.path)
+    except Exception as error:  # transformers raises whatever its parsers raise
+        raise ModelBrokenError(
+            f"The tokenizer of {files.name} in {files.path} could not be read: {_one_line(error)}. Fetch it again."
+        ) from error
+
+
+def _info(
+    config: EngineConfig, files: ModelFiles, settings: dict[str, Any], builder: _Builder, model: nn.Module
+) -> ModelInfo:
+    text = settings.get("text_config", settings)
+    quantization = settings.get("quantization") or settings.get("quantization_config")
+    parameters = [array for _, array in tree_flatten(model.parameters())]
+    largest = max(parameters, key=lambda array: array.nbytes)
+    head = None
+    if config.mode == "mtp":
+        size = sum(tensor.nbytes for tensor in builder.head_tensors.values())
+        head = f"1 layer, {len(builder.head_tensors)} tensors, {size / 1e6:.1f} MB"
+    return ModelInfo(
+        name=files.name,
+        path=str(files.path),
+        family=settings["model_type"],
+        context=int(text.get("max_position_embeddings") or 2048),
+        vocab_size=int(text["vocab_size"]),
+        mode=config.mode,
+        depth=config.depth,
+        head=head,
+        quantization=f"{quantization['bits']}-bit" if quantization and "bits" in quantization else None,
+        dtype=str(largest.dtype).removeprefix("mlx.core."),
+        device=device_name(),
+        weight_bytes=sum(array.nbytes for array in parameters),
+        sampling=_recommended_sampling(files.path),
+    )
+
+
+def _recommended_sampling(path: Path) -> Sampling:
+    """From generation_config.json, where the model has one; else the model's own distribution."""
+    file = path / "generation_config.json"
+    given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    plain = Sampling()
+    return Sampling(
+        temperature=float(given.get("temperature", plain.temperature)),
+        top_k=int(given.get("top_k") or plain.top_k),
+        top_p=float(given.get("top_p") or plain.top_p),
+        min_p=float(given.get("min_p") or plain.min_p),
+    )
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,64 @@
+"""Gated-delta layers of the Qwen hybrids, cut where the cache decides how to run and roll back."""
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models import qwen3_5, qwen3_next
+from mlx_lm.models.gated_delta import normalize_qk
+
+NORM_EPS = 1e-6
+
+
+@mx.compile
+def _gates(a: mx.array, b: mx.array, a_log: mx.array, dt_bias: mx.array) -> tuple[mx.array, mx.array]:
+    """Log decay and write strength, float32."""
+    log_g = -mx.exp(a_log.astype(mx.float32)) * nn.softplus((a + dt_bias).astype(mx.float32))
+    return log_g, mx.sigmoid(b.astype(mx.float32))
+
+
+def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, cache: Any) -> mx.array:
+    """From the input projections to the layer's output, [B, T, hidden]."""
+    batch, length, _ = qkv.shape
+    conv = nn.silu(layer.conv1d(cache.window(qkv, layer.conv_kernel_size)))
+    q, k, v = mx.split(conv, [layer.key_dim, 2 * layer.key_dim], axis=-1)
+    q, k = (x.reshape(batch, length, layer.num_k_heads, layer.head_k_dim) for x in (q, k))
+    q, k = normalize_qk(q, k, inv_scale=layer.head_k_dim**-0.5, eps=NORM_EPS)
+    v = v.reshape(batch, length, layer.num_v_heads, layer.head_v_dim)
+    y = cache.scan(q, k, v, *_gates(a, b, layer.A_log, layer.dt_bias))
+    z = z.reshape(batch, length, layer.num_v_heads, layer.head_v_dim)
+    output: mx.array = layer.out_proj(layer.norm(y, z).reshape(batch, length, -1))
+    return output
+
+
+class GatedDeltaNet(qwen3_5.GatedDeltaNet):  # type: ignore[misc]
+    """qwen3_5 and qwen3_5_moe: four separate input projections."""
+
+    def __call__(self, inputs: mx.array, mask: None = None, cache: Any = None) -> mx.array:
+        return _forward(
+            self,
+            self.in_proj_qkv(inputs),
+            self.in_proj_z(inputs),
+            self.in_proj_a(inputs),
+            self.in_proj_b(inputs),
+            cache,
+        )
+
+
+class NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):  # type: ignore[misc]
+    """qwen3_next: projections interleaved by key head."""
+
+    def __call__(self, inputs: mx.array, mask: None = None, cache: Any = None) -> mx.array:
+        q, k, v, z, b, a = self.fix_query_key_value_ordering(self.in_proj_qkvz(inputs), self.in_proj_ba(inputs))
+        batch, length, _ = inputs.shape
+        qkv = mx.concatenate([x.reshape(batch, length, -1) for x in (q, k, v)], axis=-1)
+        return _forward(self, qkv, z, a, b, cache)
+
+
+def use_our_recurrence(layers: list[Any]) -> list[bool]:
+    """Give the linear layers this module's forward (no parameter moves); returns which layers are recurrent."""
+    classes = {qwen3_5.GatedDeltaNet: GatedDeltaNet, qwen3_next.Qwen3NextGatedDeltaNet: NextGatedDeltaNet}
+    for layer in layers:
+        if layer.is_linear:
+            layer.linear_attn.__class__ = classes[type(layer.linear_attn)]
+    return [bool(layer.is_linear) for layer in layers]

@@ -1,0 +1,73 @@
+"""A trunk with its MTP head, in the few calls that the step needs."""
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from engine.caches.state import ModelState
+from engine.models.head import MTPHead
+
+
+class SpecModel:
+    """Trunk, head and lm_head over one set of weights.
+
+    Args:
+        text: mlx-lm's language model: `.model` is the trunk, which gives hiddens after its final norm.
+        recurrent: for each trunk layer, whether it keeps a recurrent state.
+        head: None in autoregressive mode.
+        draft_ids: ids of the tokens that may be drafted, ascending; None drafts from the whole vocabulary.
+    """
+
+    def __init__(
+        self, text: Any, recurrent: list[bool], head: MTPHead | None = None, draft_ids: mx.array | None = None
+    ) -> None:
+        self._trunk = text.model
+        self._embed = text.model.embed_tokens
+        self._lm_head = text.lm_head if "lm_head" in text else text.model.embed_tokens.as_linear
+        self._recurrent = recurrent
+        self.vocab_size = int(text.args.vocab_size)
+        self.hidden_size = int(text.args.hidden_size)
+        self.head = head
+        self.draft_ids = draft_ids
+        self._draft_head = self._lm_head
+        if draft_ids is not None:
+            self._draft_head = _rows(text.lm_head if "lm_head" in text else self._embed, draft_ids)
+
+    def new_state(self) -> ModelState:
+        """Empty caches of one row."""
+        return ModelState.new(self._recurrent, len(self.head.layers) if self.head is not None else 0)
+
+    def hidden(self, tokens: mx.array, state: ModelState) -> mx.array:
+        """Run the trunk over [B, T] tokens: hiddens after the final norm, [B, T, H]."""
+        hidden: mx.array = self._trunk(tokens, state.trunk)
+        return hidden
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """[B, T, H] -> [B, T, V] float32."""
+        logits: mx.array = self._lm_head(hidden)
+        return logits.astype(mx.float32)
+
+    def head_hidden(self, tokens: mx.array, hidden: mx.array, state: ModelState) -> mx.array:
+        """Run the head over T rows: `tokens` [B, T] are those that follow each of `hidden` [B, T, H]."""
+        assert self.head is not None
+        return self.head(self._embed(tokens), hidden, state.head)
+
+    def draft_logits(self, hidden: mx.array) -> mx.array:
+        """[B, H] -> [B, Vd] float32, over `draft_ids`, or over the vocabulary where that is None."""
+        logits: mx.array = self._draft_head(hidden)
+        return logits.astype(mx.float32)
+
+
+def _rows(linear: nn.Module, ids: mx.array) -> nn.Linear | nn.QuantizedLinear:
+    """A linear layer of some of the output rows of `linear` (or of an embedding, used as one)."""
+    if "scales" in linear:
+        small = nn.QuantizedLinear(1, 1, bias=False, group_size=linear.group_size, bits=linear.bits, mode=linear.mode)
+        small.scales = linear.scales[ids]
+        if "biases" in linear:
+            small.biases = linear.biases[ids]
+    else:
+        small = nn.Linear(1, 1, bias=False)
+    small.weight = linear.weight[ids]
+    mx.eval(small.parameters())
+    return small

@@ -1,0 +1,34 @@
+"""mlx-lm's own generator on the same weights, as the peer that speed is measured against."""
+
+import time
+from pathlib import Path
+
+import mlx.core as mx
+from mlx_lm.generate import stream_generate
+from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+
+from engine.device import is_cpu
+from engine.handle import ModelInfo
+
+
+class Peer:
+    """Stock mlx-lm: its model class, its caches, its loop. On the CPU its weights are dense float32, as ours are."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._model, _ = load_model(Path(info.path), lazy=True)
+        if is_cpu():
+            self._model.set_dtype(mx.float32)
+            dequantize_model(self._model)
+            self._model.set_dtype(mx.float32)
+        mx.eval(self._model.parameters())
+        self._tokenizer = load_tokenizer(Path(info.path))
+
+    def run(self, prompt: tuple[int, ...], max_tokens: int) -> tuple[list[int], float]:
+        """Greedy continuation: its ids, the end-of-turn token included, and the seconds from the first to the last."""
+        ids: list[int] = []
+        first = last = 0.0
+        for response in stream_generate(self._model, self._tokenizer, list(prompt), max_tokens=max_tokens):
+            last = time.perf_counter()
+            first = first or last
+            ids.append(response.token)
+        return ids, last - first

@@ -1,0 +1,193 @@
+"""The host's side of one running request: which tokens are delivered, when it ends, what it counts."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.chat import ChatFormat
+from engine.config import Mode
+from engine.events import (
+    FinishEvent,
+    FinishReason,
+    Span,
+    Stats,
+    StepEvent,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
+from engine.handle import EventSink
+from engine.request import AcceptRule, Request
+from engine.text import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """What one step gave a row, on the host.
+
+    Attributes:
+        tokens: accepted drafts and the target's token. drafts: what was drafted, up to the row's own limit.
+        logprobs: one for each of `tokens` where asked for, else empty.
+    """
+
+    tokens: Sequence[int]
+    drafts: Sequence[int]
+    logprobs: Sequence[TokenLogprob] = ()
+
+    @property
+    def accepted(self) -> int:
+        return len(self.tokens) - 1
+
+
+class Row:
+    """One admitted request. All methods run on the engine thread.
+
+    Attributes:
+        made: ids delivered so far (a token that ended the row is in it, though it is not delivered).
+        limit: drafts that count for this row in the next step.
+        finished: set once the row has ended.
+    """
+
+    def __init__(
+        self, request: Request, seed: int, mode: Mode, chat: ChatFormat, context: int, emit: EventSink
+    ) -> None:
+        self.request = request
+        self.seed = seed
+        self.mode = mode
+        self.rule: AcceptRule = request.accept_rule or ("rejection" if request.seed is None else "coupled")
+        self.emit = emit
+        self.made: list[int] = []
+        self.limit = 0
+        self.finished: FinishReason | None = None
+        self._chat = chat
+        self._context = context
+        self._text = TextStream(chat, stops=request.stop, kind=chat.starts_in(request.prompt))
+        room = context - len(request.prompt)
+        self.max_tokens = min(request.max_tokens or room, room)
+        self._submitted = time.monotonic()
+        self._prefill_started: float | None = None
+        self._prefill_done: float | None = None
+        self._first_tokens = 0
+        self._first_token_at: float | None = None
+        self._last_token_at = 0.0
+        self._steps = self._depth = 0
+        self._delivered = self._reasoning = self._accepted = self._rejected = 0
+        self._judged_by_depth: list[int] = []
+        self._accepted_by_depth: list[int] = []
+
+    def prefill_started(self) -> None:
+        self._prefill_started = time.monotonic()
+
+    def prefill_done(self) -> None:
+        self._prefill_done = time.monotonic()
+
+    def step(self, result: RowStep, seconds: float, rows: int, context: int) -> None:
+        """Take what a step gave, tell the listeners, and end the row where it must."""
+        self._last_token_at = time.monotonic()
+        self._count(result)
+        refused = result.drafts[result.accepted] if result.accepted < len(result.drafts) else None
+        self.emit(
+            StepEvent(
+                request_id=self.request.id,
+                at=self._last_token_at,
+                step=self._steps,
+                drafted=len(result.drafts),
+                accepted=result.accepted,
+                tokens=tuple(self._shown(token) for token in result.tokens),
+                refused=None if refused is None else self._shown(refused),
+                seconds=seconds,
+                rows=rows,
+                context=context,
+                source="mtp" if result.drafts else "none",
+            )
+        )
+        self._deliver(result.tokens, result.logprobs, drafted=result.accepted)
+
+    def _shown(self, token: int) -> str:
+        return self._chat.token_bytes(token).decode("utf-8", "replace")
+
+    def _count(self, result: RowStep) -> None:
+        drafted = len(result.drafts)
+        self._steps += 1
+        self._depth = max(self._depth, drafted)
+        self._rejected += result.accepted < drafted
+        while len(self._judged_by_depth) < drafted:
+            self._judged_by_depth.append(0)
+            self._accepted_by_depth.append(0)
+        for place in range(min(result.accepted + 1, drafted)):
+            self._judged_by_depth[place] += 1
+            self._accepted_by_depth[place] += place < result.accepted
+
+    def _deliver(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], drafted: int) -> None:
+        """Hand out tokens in order until one of them ends the row; the rest is dropped and never counted."""
+        ids: list[int] = []
+        spans: list[Span] = []
+        for place, token in enumerate(tokens):
+            self.made.append(token)
+            if token in self._chat.eos_ids and not self.request.ignore_eos:
+                self.finished = "stop"
+                break
+            kind = self._text.kind
+            spans += self._text.push(token)
+            ids.append(token)
+            self._delivered += 1
+            self._reasoning += kind == "reasoning" or self._text.kind == "reasoning"
+            self._accepted += place < drafted
+            if self._text.stopped is not None:
+                self.finished = "stop"
+                break
+            if self._delivered >= self.max_tokens:
+                self.finished = "length"
+                break
+        if self._first_token_at is None:
+            self._first_token_at, self._first_tokens = self._last_token_at, len(self.made)
+        if self.finished is not None:
+            spans += self._text.finish()
+        self.emit(
+            TokenEvent(self.request.id, self._last_token_at, tuple(ids), tuple(spans), tuple(logprobs[: len(ids)]))
+        )
+        if self.finished is not None:
+            self._end(self.finished)
+
+    def end(self, reason: FinishReason, error: str | None = None) -> None:
+        """End the row from outside: cancelled, or failed. What was held back is delivered first."""
+        if self.finished is not None:
+            return
+        self.finished = reason
+        held = self._text.finish()
+        if held:
+            self.emit(TokenEvent(self.request.id, time.monotonic(), (), tuple(held)))
+        self._end(reason, error)
+
+    def _end(self, reason: FinishReason, error: str | None = None) -> None:
+        self.emit(
+            FinishEvent(
+                self.request.id, time.monotonic(), reason, self._usage(), self._stats(), error, self._text.stopped
+            )
+        )
+
+    def _usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=len(self.request.prompt),
+            completion_tokens=self._delivered,
+            reasoning_tokens=self._reasoning,
+            accepted_prediction_tokens=self._accepted,
+            rejected_prediction_tokens=self._rejected,
+        )
+
+    def _stats(self) -> Stats:
+        first, started, done = self._first_token_at, self._prefill_started, self._prefill_done
+        decoding = self._last_token_at - first if first is not None else 0.0
+        read = len(self.request.prompt) - 1  # the last prompt token is read by the first step
+        return Stats(
+            mode=self.mode,
+            depth=self._depth,
+            accept_rule=self.rule,
+            steps=self._steps,
+            tokens_per_step=len(self.made) / self._steps if self._steps else 0.0,
+            drafted_by_depth=tuple(self._judged_by_depth),
+            accepted_by_depth=tuple(self._accepted_by_depth),
+            ttft_s=None if first is None else first - self._submitted,
+            prefill_tok_s=read / (done - started) if read and done and started else None,
+            decode_tok_s=(len(self.made) - self._first_tokens) / decoding if decoding > 0 else None,
+        )

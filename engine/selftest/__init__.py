@@ -1,0 +1,1 @@
+"""The checks of `engine.verify` that look inside: distributions and states."""
