@@ -143,6 +143,8 @@ class Row:
             self._first_token_at, self._first_tokens = self._last_token_at, len(self.made)
         if self.finished is not None:
             spans += self._text.finish()
+            if self._text.stopped is not None:  # a stop that only the flush completed
+                self.finished = "stop"
         self.emit(
             TokenEvent(self.request.id, self._last_token_at, tuple(ids), tuple(spans), tuple(logprobs[: len(ids)]))
         )

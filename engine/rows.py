@@ -1,10 +1,11 @@
 """The running batch as device state: rows join and leave between steps."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from engine.caches.state import ModelState
+from engine.caches.state import ModelState, StateCheckpoint
 from engine.noise import row_keys
 from engine.penalties import Penalties
 from engine.row import Row
@@ -24,6 +25,15 @@ class Backlog:
     hidden: mx.array
     tokens: mx.array
     fresh: mx.array
+
+
+class RowsCheckpoint(NamedTuple):
+    """A batch between two steps."""
+
+    state: StateCheckpoint
+    pending: mx.array
+    backlog: Backlog | None
+    penalties: Penalties | None
 
 
 class Rows:
@@ -66,6 +76,15 @@ class Rows:
         """Correct the caches' bound from what the host has read; `in_flight` tokens a row may still be on their way."""
         longest = max(len(row.request.prompt) + len(row.made) - 1 for row in self.rows)
         self.state.tighten(longest + in_flight)
+
+    def checkpoint(self) -> "RowsCheckpoint":
+        """What is committed now, to come back to if a step fails half-way."""
+        return RowsCheckpoint(self.state.checkpoint(), self.pending, self.backlog, self.penalties)
+
+    def restore(self, checkpoint: "RowsCheckpoint") -> None:
+        """Go back to what was committed then."""
+        self.state.restore(checkpoint.state)
+        self.pending, self.backlog, self.penalties = checkpoint.pending, checkpoint.backlog, checkpoint.penalties
 
     def arrays(self) -> list[mx.array]:
         """All device arrays that the next step starts from, to be evaluated together."""

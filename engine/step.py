@@ -44,7 +44,16 @@ class Outcome(NamedTuple):
 
 
 def speculate(spec: SpecModel, rows: Rows, depth: int) -> Outcome:
-    """Build one step of `depth` drafts and advance the rows to its end."""
+    """Build one step of `depth` drafts and advance the rows to its end; where it raises, they are as before."""
+    before = rows.checkpoint()
+    try:
+        return _speculate(spec, rows, depth)
+    except BaseException:
+        rows.restore(before)
+        raise
+
+
+def _speculate(spec: SpecModel, rows: Rows, depth: int) -> Outcome:
     limit = mx.array([min(row.limit, depth) for row in rows.rows], dtype=mx.int32)
     drafts = draft(spec, rows, depth)
     block = mx.concatenate([rows.pending[:, None], drafts.ids], axis=1)

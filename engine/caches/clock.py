@@ -38,6 +38,12 @@ class Clock:
             return "causal" if length > 1 else None
         return mx.arange(self.limit(length)) <= self.slots(length)
 
+    def checkpoint(self) -> tuple[mx.array, int]:
+        return self.offset, self.bound
+
+    def restore(self, checkpoint: tuple[mx.array, int]) -> None:
+        self.offset, self.bound = checkpoint
+
     def advance_all(self, length: int) -> None:
         """Commit `length` tokens in every row."""
         self.offset = self.offset + length

@@ -57,6 +57,15 @@ class RecurrentCache:
         self.state = delta.commit(self.state, self._block, kept)
         self._inputs = self._block = None
 
+    def checkpoint(self) -> tuple[mx.array | None, mx.array | None]:
+        """The committed state, to come back to."""
+        return self.conv, self.state
+
+    def restore(self, checkpoint: tuple[mx.array | None, mx.array | None]) -> None:
+        """Forget everything since the checkpoint, the block that waits for acceptance included."""
+        self.conv, self.state = checkpoint
+        self._inputs = self._block = None
+
     def arrays(self) -> list[mx.array]:
         return [x for x in (self.conv, self.state) if x is not None]
 

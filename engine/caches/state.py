@@ -1,7 +1,7 @@
 """All caches of a batch of rows, as one thing: the trunk's layers and the head's."""
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import mlx.core as mx
 
@@ -19,6 +19,14 @@ class Cache(Protocol):
 
 
 LayerCache = KVCache | RecurrentCache
+
+
+class StateCheckpoint(NamedTuple):
+    """References to committed arrays; they are never written to."""
+
+    recurrent: list[tuple[mx.array | None, mx.array | None]]
+    clock: tuple[mx.array, int]
+    head_clock: tuple[mx.array, int]
 
 
 class ModelState:
@@ -50,6 +58,19 @@ class ModelState:
         for cache in self.trunk:
             cache.accept(kept)
         self.clock.advance(kept, most)
+
+    def checkpoint(self) -> "StateCheckpoint":
+        """What is committed now. Keys and values need no copy: what a failed step wrote lies past the clocks."""
+        recurrent = [cache.checkpoint() for cache in self.trunk if isinstance(cache, RecurrentCache)]
+        return StateCheckpoint(recurrent, self.clock.checkpoint(), self.head_clock.checkpoint())
+
+    def restore(self, checkpoint: "StateCheckpoint") -> None:
+        """Go back to what was committed then."""
+        caches = [cache for cache in self.trunk if isinstance(cache, RecurrentCache)]
+        for cache, kept in zip(caches, checkpoint.recurrent, strict=True):
+            cache.restore(kept)
+        self.clock.restore(checkpoint.clock)
+        self.head_clock.restore(checkpoint.head_clock)
 
     def tighten(self, longest: int) -> None:
         """Tell the clocks the true length of the longest row, once the host has read it."""

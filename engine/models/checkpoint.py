@@ -5,9 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from engine.models.contract import Contract
-
-SIDECARS = ("mtp.safetensors", "mtp/weights.safetensors")
-"""Where a head may lie outside of `model*.safetensors`, the files that mlx-lm reads by itself."""
+from engine.models.headers import sidecar_files
 
 
 def split(weights: dict[str, mx.array], contract: Contract) -> tuple[dict[str, mx.array], dict[str, mx.array]]:
@@ -25,14 +23,12 @@ def split(weights: dict[str, mx.array], contract: Contract) -> tuple[dict[str, m
     return trunk, _stack_experts(head)
 
 
-def sidecar(path: Path, present: dict[str, mx.array]) -> dict[str, mx.array]:
+def sidecar(path: Path) -> dict[str, mx.array]:
     """Tensors of a head file that mlx-lm's glob has not read, named as under `mtp.`."""
-    for name in SIDECARS:
-        file = path / name
-        if file.is_file():
-            tensors = mx.load(str(file))
-            assert isinstance(tensors, dict)
-            return {k if "mtp." in k else f"mtp.{k}": v for k, v in tensors.items() if k not in present}
+    for file in sidecar_files(path):
+        tensors = mx.load(str(file))
+        assert isinstance(tensors, dict)
+        return {k if "mtp." in k else f"mtp.{k}": v for k, v in tensors.items()}
     return {}
 
 

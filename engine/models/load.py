@@ -10,19 +10,21 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama, qwen3_5, qwen3_next
-from mlx_lm.utils import _get_classes, dequantize_model, load_model, load_tokenizer
+from mlx_lm.utils import _get_classes, dequantize_model, load_model
 
-from engine.chat import ChatFormat
+from engine.chat import ChatFormat, load_chat_format
 from engine.config import EngineConfig
 from engine.device import device_name, is_cpu
 from engine.errors import EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
 from engine.handle import ModelInfo
 from engine.models import checkpoint, norms
-from engine.models.contract import CONTRACTS, Contract
+from engine.models.contract import Contract
 from engine.models.head import MTPHead
+from engine.models.headers import SIDECARS
 from engine.models.locate import ModelFiles, locate
 from engine.models.probe import settle_norms
 from engine.models.qwen import use_our_recurrence
+from engine.models.registry import contract_for, looked_for
 from engine.models.spec import SpecModel
 from engine.request import Sampling
 
@@ -49,11 +51,7 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     files = locate(config.model)
     on_stage(f"reading {files.name}")
     settings = json.loads((files.path / "config.json").read_text(encoding="utf-8"))
-    contract = CONTRACTS.get(settings.get("model_type", ""))
-    if contract is None:
-        raise UnsupportedModelError(
-            f"{files.name} is a {settings.get('model_type')!r} model; this engine runs {', '.join(sorted(CONTRACTS))}."
-        )
+    contract = contract_for(settings)
     builder = _Builder(files, contract, with_head=config.mode == "mtp")
     model = builder.load()
     on_stage("preparing weights")
@@ -63,7 +61,7 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     head = model.mtp if config.mode == "mtp" else None
     recurrent = _recurrent_layers(text)
     spec = SpecModel(text, recurrent, head, _draft_ids(files.path) if head is not None else None)
-    chat = ChatFormat(_tokenizer(files))
+    chat = load_chat_format(files.path)
     if builder.undecided is not None:
         on_stage("checking the head against the trunk")
         settle_norms(spec, chat, builder.undecided, files)
@@ -119,12 +117,12 @@ class _Builder:
 
     def _prepare_head(self, head: dict[str, mx.array], original: bool) -> dict[str, mx.array]:
         if not head:
-            _, head = checkpoint.split(checkpoint.sidecar(self._files.path, head), self._contract)
+            _, head = checkpoint.split(checkpoint.sidecar(self._files.path), self._contract)
         if not head:
             raise NoMTPHeadError(
                 f"{self._files.name} has no MTP head: no tensor named "
-                f"{' or '.join(prefix + '*' for prefix in self._contract.prefixes)} in its safetensors, and no "
-                f"{' or '.join(checkpoint.SIDECARS)}. Run it without drafts (--mode ar), or use a checkpoint that "
+                f"{' or '.join(looked_for(self._contract))} in its safetensors, and no "
+                f"{' or '.join(SIDECARS)}. Run it without drafts (--mode ar), or use a checkpoint that "
                 "kept its head (conversions often drop it; a forge command that trains one is planned)."
             )
         self.head_tensors = head
@@ -174,15 +172,6 @@ def _draft_ids(path: Path) -> mx.array | None:
     tensors = mx.load(str(file))
     assert isinstance(tensors, dict)
     return mx.sort(tensors["ids_by_frequency"][:DRAFT_VOCABULARY])
-
-
-def _tokenizer(files: ModelFiles) -> Any:
-    try:
-        return load_tokenizer(files.path)
-    except Exception as error:  # transformers raises whatever its parsers raise
-        raise ModelBrokenError(
-            f"The tokenizer of {files.name} in {files.path} could not be read: {_one_line(error)}. Fetch it again."
-        ) from error
 
 
 def _info(
