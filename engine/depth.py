@@ -3,7 +3,8 @@
 from typing import Protocol
 
 SMOOTHING = 0.1  # weight of the newest observation in a running mean
-PROBE_EVERY = 64  # steps between two looks at a depth that is not in use
+SETTLE = 8  # steps before the first look at another depth
+PROBE_FIRST, PROBE_LAST = 16, 256  # steps between two looks, growing while nothing changes
 PROBE_STEPS = 4
 START = 3
 
@@ -34,16 +35,18 @@ class CostAwareDepth:
     """The depth with the most tokens a second: (1 + a1 + a1 a2 + ...) / seconds of a step.
 
     a_i is the running acceptance of place i given that it was judged, seconds the running time of a step at each
-    depth. A neighbour of the best depth is tried for a few steps now and then, so that its figures stay fresh; depth 0
-    is one of the choices, so that drafting never goes on where it does not pay.
+    depth; depths that were not tried yet are put on a straight line through those that were. A neighbour of the best
+    depth is tried for a few steps now and then, rarer the longer nothing changes. Depth 0 is one of the choices, so
+    that drafting never goes on where it does not pay.
     """
 
     def __init__(self, deepest: int) -> None:
         self._deepest = deepest
-        self._acceptance = [0.7] * deepest
+        self._acceptance: list[float | None] = [None] * deepest
         self._seconds: list[float | None] = [None] * (deepest + 1)
         self._current = min(START, deepest)
-        self._steps = 0
+        self._interval = PROBE_FIRST
+        self._left = SETTLE
         self._probe: int | None = None
         self._probe_above = True
 
@@ -53,32 +56,46 @@ class CostAwareDepth:
     def observe(self, depth: int, judged: list[int], accepted: list[int], seconds: float) -> None:
         for place, rows in enumerate(judged):
             if rows:
-                self._acceptance[place] += SMOOTHING * (accepted[place] / rows - self._acceptance[place])
-        before = self._seconds[depth]
-        self._seconds[depth] = seconds if before is None else before + SMOOTHING * (seconds - before)
-        self._steps += 1
-        phase = self._steps % PROBE_EVERY
-        if self._probe is None and phase == 0:
-            self._probe = self._neighbour()
-        elif self._probe is not None and phase == PROBE_STEPS:
-            self._probe = None
-            self._current = self._best()
+                self._acceptance[place] = _mean(self._acceptance[place], accepted[place] / rows)
+        self._seconds[depth] = _mean(self._seconds[depth], seconds)
+        self._left -= 1
+        if self._left > 0:
+            return
+        if self._probe is None:
+            self._probe, self._left = self._neighbour(), PROBE_STEPS
+        else:
+            self._settle()
 
-    def _neighbour(self) -> int | None:
-        """The next depth to try: above and below the current one by turns."""
+    def _settle(self) -> None:
+        """End a probe: go where the figures point, and look again sooner if that is somewhere new."""
+        best = max(range(self._deepest + 1), key=self._rate)
+        self._interval = PROBE_FIRST if best != self._current else min(2 * self._interval, PROBE_LAST)
+        self._current, self._probe, self._left = best, None, self._interval
+
+    def _neighbour(self) -> int:
+        """The next depth to try: above and below the current one by turns, as far as there is one."""
         self._probe_above = not self._probe_above
         wanted = self._current + (1 if self._probe_above else -1)
-        return wanted if 0 <= wanted <= self._deepest else None
-
-    def _best(self) -> int:
-        measured = [depth for depth, seconds in enumerate(self._seconds) if seconds is not None]
-        return max(measured, key=self._rate)
+        return wanted if 0 <= wanted <= self._deepest else 2 * self._current - wanted
 
     def _rate(self, depth: int) -> float:
-        seconds = self._seconds[depth]
-        assert seconds is not None
-        tokens, chance = 1.0, 1.0
+        tokens, chance, latest = 1.0, 1.0, 1.0
         for place in range(depth):
-            chance *= self._acceptance[place]
+            known = self._acceptance[place]
+            latest = latest if known is None else known
+            chance *= latest
             tokens += chance
-        return tokens / seconds
+        return tokens / self._cost(depth)
+
+    def _cost(self, depth: int) -> float:
+        known = self._seconds[depth]
+        if known is not None:
+            return known
+        tried = [(d, seconds) for d, seconds in enumerate(self._seconds) if seconds is not None]
+        (low, low_cost), (high, high_cost) = tried[0], tried[-1]
+        slope = max(0.0, (high_cost - low_cost) / (high - low)) if high > low else 0.0
+        return max(low_cost + slope * (depth - low), 0.1 * low_cost)
+
+
+def _mean(before: float | None, now: float) -> float:
+    return now if before is None else before + SMOOTHING * (now - before)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from engine.chat import ChatFormat
 from engine.config import EngineConfig
 from engine.errors import BadRequestError, ContextOverflowError, EngineClosedError, EngineError
-from engine.events import Event, FailedEvent, LoadEvent, QueuedEvent, ReadyEvent
+from engine.events import Event, FailedEvent, FinishReason, LoadEvent, QueuedEvent, ReadyEvent
 from engine.handle import EventSink, ModelInfo
 from engine.request import SEED_MODULUS, Request
 from engine.row import Row
@@ -81,8 +81,6 @@ class ThreadEngine:
         return self.model
 
     def submit(self, request: Request, on_event: EventSink) -> None:
-        if self._state == "closed":
-            raise EngineClosedError("The engine has been stopped; start it again to send requests.")
         info, chat = self.model, self.chat
         request.check(info.vocab_size)
         if len(request.prompt) >= info.context:
@@ -96,7 +94,11 @@ class ThreadEngine:
         def emit(event: Event) -> None:
             self._send(event, on_event)
 
-        self._inbox.put(_Submit(Row(request, seed, info.mode, chat, info.context, emit)))
+        row = Row(request, seed, info.mode, chat, info.context, emit)
+        with self._lock:  # so that nothing comes into the inbox after its last emptying
+            if self._state != "ready":
+                raise EngineClosedError("The engine has been stopped; start it again to send requests.")
+            self._inbox.put(_Submit(row))
 
     def cancel(self, request_id: str) -> None:
         self._inbox.put(_Cancel(request_id))
@@ -143,7 +145,7 @@ class ThreadEngine:
         try:
             loaded = self._load()
         except Exception as error:
-            self._fail(error)
+            self._fail(_as_engine_error(error))
             self._loaded.set()
             return
         from engine.runner import Runner
@@ -156,11 +158,21 @@ class ThreadEngine:
             while self._take_messages(runner):
                 self._beat = time.monotonic()
                 runner.turn()
-            self._state = "closed"
-            runner.end_all("cancelled")
+            self._end(runner, "cancelled", None)
         except Exception as error:
-            self._fail(error)
-            runner.end_all("error", str(self._error))
+            problem = _as_engine_error(error)
+            self._end(runner, "error", problem)
+            self._fail(problem)
+
+    def _end(self, runner: "Runner", reason: FinishReason, error: EngineError | None) -> None:
+        """Take no more requests, and end those that are here or on their way."""
+        with self._lock:
+            self._state, self._error = ("closed", None) if error is None else ("failed", error)
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            if isinstance(message, _Submit):
+                runner.add(message.row)
+        runner.end_all(reason, None if error is None else str(error))
 
     def _load(self) -> "LoadedModel":
         from engine import device
@@ -170,10 +182,7 @@ class ThreadEngine:
 
         return load(self._config, lambda stage: self._send(LoadEvent(time.monotonic(), stage)))
 
-    def _fail(self, error: Exception) -> None:
-        if not isinstance(error, EngineError):
-            log.exception("the engine failed")
-            error = EngineError(f"The engine failed: {type(error).__name__}: {error}. Restart it; the log has more.")
+    def _fail(self, error: EngineError) -> None:
         self._error, self._state = error, "failed"
         self._send(FailedEvent(time.monotonic(), str(error)))
 
@@ -192,6 +201,13 @@ class ThreadEngine:
                 row = message.row
                 row.emit(_queued(row))
                 runner.add(row)
+
+
+def _as_engine_error(error: Exception) -> EngineError:
+    if isinstance(error, EngineError):
+        return error
+    log.error("the engine failed", exc_info=error)
+    return EngineError(f"The engine failed: {type(error).__name__}: {error}. Restart it; the log has more.")
 
 
 def _forget_streams() -> None:

@@ -13,7 +13,9 @@ from engine.request import Sampling
 from engine.sampler import Filters, choose
 
 V = 20
-logit_rows = st.lists(st.integers(-320, 320), min_size=V, max_size=V, unique=True).map(lambda row: [n / 40 for n in row])
+logit_rows = st.lists(st.integers(-320, 320), min_size=V, max_size=V, unique=True).map(
+    lambda row: [n / 40 for n in row]
+)
 samplings = st.builds(
     Sampling,
     temperature=st.sampled_from([0.0, 0.3, 0.7, 1.0, 2.0]),
@@ -53,8 +55,11 @@ def test_filters_of_a_mixed_batch_follow_their_definitions(rows: list[tuple[list
     for p, (logits, s) in zip(got, rows, strict=True):
         want = oracle(logits, s)
         # at the very border of the nucleus rounding may decide either way
-        border = s.top_p < 1 and np.abs(np.cumsum(np.sort(oracle(logits, Sampling(s.temperature or 1, s.top_k)))[::-1])
-                                        - s.top_p).min() < 1e-5
+        border = (
+            s.top_p < 1
+            and np.abs(np.cumsum(np.sort(oracle(logits, Sampling(s.temperature or 1, s.top_k)))[::-1]) - s.top_p).min()
+            < 1e-5
+        )
         if not border:
             np.testing.assert_allclose(p, want, atol=2e-5)
 
@@ -104,5 +109,5 @@ def test_uniform_noise_is_uniform_over_positions_and_over_seeds() -> None:
     for sample in (over_positions, over_seeds):
         gap = np.abs(sample - np.arange(20_000) / 20_000).max()
         assert gap < 1.95 / math.sqrt(20_000)  # Kolmogorov-Smirnov at 0.001
-        assert 0 <= sample[0]
+        assert sample[0] >= 0
         assert sample[-1] < 1
