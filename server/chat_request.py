@@ -1,0 +1,174 @@
+"""A chat completion's body to engine requests: every field honoured, refused with its path, or listed as ignored."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic_core import to_json
+
+from engine.handle import EngineHandle
+from engine.request import MAX_TOP_LOGPROBS, SEED_MODULUS, Request
+from server.conversation import Turn, from_chat
+from server.errors import context_overflow, invalid
+from server.fields import SamplingFields
+from server.health import require_ready
+from server.jsonbody import Fields, Whole, check, parse
+from server.limits import Limits
+from server.models import require_named
+
+
+class StreamOptions(Fields):
+    include_usage: bool | None = None
+
+
+class ResponseFormat(Fields):
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class ToolFunction(Fields):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Fields):
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class ChatFields(SamplingFields):
+    """The body of POST /v1/chat/completions."""
+
+    model: str | None = None
+    messages: list[Any] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: Whole | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+    audio: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """A checked chat completion.
+
+    Attributes:
+        requests: one a choice, the first with the id that the client sees. ignored: fields that change nothing.
+    """
+
+    model: str
+    requests: tuple[Request, ...]
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    ignored: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return self.requests[0].id
+
+
+def plan_chat(engine: EngineHandle, limits: Limits, raw: bytes, completion_id: str, source: str) -> ChatPlan:
+    """Check a body and render its prompt. Slow for long prompts, so it belongs off the event loop.
+
+    Raises:
+        ApiError: for all that can not be run. BadRequestError: from the model's template.
+    """
+    model = require_ready(engine)
+    data = parse(raw)
+    fields = check(ChatFields, data)
+    require_named(fields.model, model)
+    _refuse_unbuilt(fields)
+    thinking = _thinking(fields)
+    turns = from_chat(fields.messages)
+    _refuse_endless(turns, model.context, limits)
+    prompt = engine.chat.render(turns, thinking=thinking, tools=data["tools"] if fields.tools else None)
+    if len(prompt) >= model.context:
+        raise context_overflow(model.context, f"{len(prompt)} tokens")
+    wanted = fields.max_completion_tokens or fields.max_tokens
+    first = Request(
+        prompt=prompt,
+        sampling=fields.sampling(model.sampling, model.vocab_size),
+        max_tokens=None if wanted is None else min(wanted, model.context - len(prompt)),
+        stop=fields.stops(),
+        seed=None if fields.seed is None else fields.seed % SEED_MODULUS,
+        ignore_eos=bool(fields.ignore_eos),
+        logprobs=_logprobs(fields),
+        source=source,
+        id=completion_id,
+    )
+    first.check(model.vocab_size)
+    return ChatPlan(
+        model=model.name,
+        requests=tuple(_siblings(first, fields.n or 1)),
+        stream=bool(fields.stream),
+        include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        logprobs=bool(fields.logprobs),
+        ignored=tuple(_ignored(fields)),
+    )
+
+
+def _refuse_unbuilt(fields: ChatFields) -> None:
+    # Each of these asks for something other than text. Answering with text all the same would be a silent fallback.
+    if fields.response_format is not None and fields.response_format.type != "text":
+        raise invalid("response_format.type", f"{fields.response_format.type} is not supported yet; only text is")
+    if fields.audio is not None or any(modality != "text" for modality in fields.modalities or ()):
+        raise invalid("audio" if fields.audio is not None else "modalities", "this model writes text only")
+    if fields.functions:
+        raise invalid("functions", "function calling is not supported yet; leave it out")
+    if fields.tools and fields.tool_choice != "none":
+        raise invalid("tools", 'tool calls are not supported yet; leave tools out, or send tool_choice "none"')
+    if not fields.tools and fields.tool_choice not in (None, "none", "auto"):
+        raise invalid("tool_choice", 'must be "none" or "auto" where no tools are given')
+
+
+def _thinking(fields: ChatFields) -> bool:
+    """Whether the model may think first. The template's own switch outranks reasoning_effort."""
+    kwargs = fields.chat_template_kwargs or {}
+    # An allow-list: a template is code, and names such as `messages` or `chat_template` would replace its input.
+    unknown = next((name for name in kwargs if name != "enable_thinking"), None)
+    if unknown is not None:
+        raise invalid(f"chat_template_kwargs.{unknown[:40]}", "only enable_thinking can be set")
+    switch = kwargs.get("enable_thinking")
+    if switch is None:
+        return fields.reasoning_effort != "none"
+    if not isinstance(switch, bool):
+        raise invalid("chat_template_kwargs.enable_thinking", "must be true or false")
+    return switch
+
+
+def _refuse_endless(turns: list[Turn], context: int, limits: Limits) -> None:
+    """Refuse text that can not fit by far, before tokenising it keeps a core busy for minutes."""
+    size = len(to_json(turns))
+    if size > max(limits.prompt_bytes, 8 * context):
+        raise context_overflow(context, f"{size} bytes of text, which is more than can fit")
+
+
+def _logprobs(fields: ChatFields) -> int | None:
+    if fields.logprobs:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs is not None:
+        raise invalid("top_logprobs", "needs logprobs: true")
+    return None
+
+
+def _siblings(first: Request, n: int) -> Iterable[Request]:
+    """One request a choice. Choice 0 is what n = 1 would give; the others count the seed up."""
+    for index in range(n):
+        seed = None if first.seed is None else (first.seed + index) % SEED_MODULUS
+        yield first if index == 0 else replace(first, seed=seed, id=f"{first.id}-{index}")
+
+
+def _ignored(fields: ChatFields) -> Iterable[str]:
+    yield from fields.model_extra or ()
+    if fields.stream_options is not None:
+        yield from (f"stream_options.{name}" for name in fields.stream_options.model_extra or ())

@@ -1,0 +1,120 @@
+"""Every refusal and failure as OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from engine.errors import BadRequestError, ContextOverflowError, EngineClosedError, EngineError
+
+log = logging.getLogger("server")
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
+_ROUTES = "GET /v1/models, POST /v1/chat/completions and GET /health"
+
+
+class ApiError(Exception):
+    """A refusal or failure that the client is told about.
+
+    Attributes:
+        status: HTTP status. param: JSON path of the field at fault. code: short name that programs test for.
+        headers: further response headers, such as Retry-After.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        return Response(to_json(self.body), self.status, self.headers, "application/json")
+
+
+def invalid(path: str, message: str) -> ApiError:
+    """A 400 that names the field at `path` (as `messages[0].content`) and says what is wrong with it."""
+    return ApiError(400, f"{path}: {message}", param=path)
+
+
+def context_overflow(context: int, amount: str) -> ApiError:
+    """The 400 that clients know a full context by. `amount` says how much came, as "3000 tokens"."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {context} tokens. However, your messages resulted in {amount}.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def from_engine(error: EngineError) -> ApiError:
+    """What the client is told of an error that the engine raised."""
+    if isinstance(error, ContextOverflowError):
+        return context_overflow(error.context, f"{error.prompt_tokens} tokens")
+    if isinstance(error, BadRequestError):
+        return ApiError(400, str(error), param=error.param)
+    if isinstance(error, EngineClosedError):
+        return ApiError(503, str(error), code="engine_closed")
+    return ApiError(500, str(error), code="engine_error")
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of `app`, its own and the framework's, leave in the envelope."""
+
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def engine_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, EngineError)
+        return from_engine(error).response()
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path}"
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"There is no {where} here. This server answers {_ROUTES}."
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "other methods")
+            message = f"There is no {where} here; that path takes {allowed}."
+        return ApiError(error.status_code, message, headers=error.headers).response()
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        log.error("%s %r failed", request.method, request.url.path, exc_info=error)
+        return ApiError(500, "The server failed on this request; its log has the details.").response()
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(EngineError, engine_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(Exception, unexpected)

@@ -1,0 +1,165 @@
+"""One HTTP request's rows in the engine: submit them, carry their events to the event loop, end them early."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from starlette.types import Receive
+
+from engine.events import Event, FinishEvent, TokenEvent
+from engine.handle import EngineHandle
+from engine.request import Request
+from server.errors import ApiError
+from server.health import stalled
+from server.limits import Limits
+
+Batch = list[tuple[int, TokenEvent | FinishEvent]]
+"""Events with the index of the row that they belong to, in the order in which they were made."""
+
+
+class ClientGone(Exception):
+    """The client has closed its connection; there is nobody to answer."""
+
+
+class Generations:
+    """All generations that run, so that a shutdown can end them."""
+
+    def __init__(self, engine: EngineHandle, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._running: set[Generation] = set()
+        self._closing: ApiError | None = None
+
+    def submit(self, requests: Sequence[Request]) -> "Generation":
+        """Queue `requests` as rows 0, 1, ... of one generation; `watched` must follow.
+
+        Must be called on the event loop. Raises what the engine's `submit` raises, or the ApiError of `abort_all`;
+        then none of them runs.
+        """
+        if self._closing is not None:
+            raise self._closing
+        generation = Generation(self._engine, self._limits, requests)
+        self._running.add(generation)
+        try:
+            generation.submit()
+        except BaseException:
+            self._end(generation)
+            raise
+        return generation
+
+    @asynccontextmanager
+    async def watched(self, generation: "Generation", receive: Receive) -> AsyncIterator[None]:
+        """While inside, a client that goes away aborts the generation; on the way out, what still runs is cancelled."""
+        # Awaiting receive() sees a disconnect at once, in every phase; polling is_disconnected() does not.
+        watcher = asyncio.create_task(_abort_when_gone(generation, receive))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            self._end(generation)
+
+    def abort_all(self, error: ApiError) -> None:
+        """End every generation with `error`, which its client is told, and refuse new ones with it."""
+        self._closing = error
+        for generation in self._running:
+            generation.abort(error)
+
+    def _end(self, generation: "Generation") -> None:
+        generation.cancel()
+        self._running.discard(generation)
+
+
+class Generation:
+    """Rows of one HTTP request. Only `_post` runs on the engine thread; the rest belongs to the event loop."""
+
+    def __init__(self, engine: EngineHandle, limits: Limits, requests: Sequence[Request]) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._requests = requests
+        self._open = set(range(len(requests)))
+        self._events: deque[tuple[int, TokenEvent | FinishEvent]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._waking = False
+        self._abort: Exception | None = None
+
+    def submit(self) -> None:
+        for index, request in enumerate(self._requests):
+            self._engine.submit(request, partial(self._post, index))
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """What the engine has told since last time, until every row has finished.
+
+        An empty batch means `keep_alive_s` of silence. A reader that is slow gets more in one batch.
+
+        Raises:
+            ClientGone: the client went away. ApiError: the generation was aborted, or the engine hangs or has died.
+        """
+        while self._open:
+            silent = False
+            try:
+                async with asyncio.timeout(self._limits.keep_alive_s):
+                    await self._ready.wait()
+            except TimeoutError:
+                silent = True
+                self._check_engine()
+            self._ready.clear()
+            self._waking = False  # before reading: what is posted after this line wakes the loop again
+            if self._abort is not None:
+                raise self._abort
+            batch = []
+            while self._events:
+                index, event = self._events.popleft()
+                batch.append((index, event))
+                if isinstance(event, FinishEvent):
+                    self._open.discard(index)
+            if batch or silent:
+                yield batch
+
+    def abort(self, error: Exception) -> None:
+        """Let `batches` raise `error` now."""
+        self._abort = self._abort or error
+        self._ready.set()
+
+    def cancel(self) -> None:
+        """Free the rows that have not finished. The engine ignores ids that it does not know."""
+        for index in self._open:
+            self._engine.cancel(self._requests[index].id)
+
+    def _post(self, index: int, event: Event) -> None:
+        if not isinstance(event, TokenEvent | FinishEvent):
+            return
+        self._events.append((index, event))
+        if not self._waking:
+            self._waking = True
+            # Once the server's loop has closed there is no client left, and the engine must not suffer for it.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ready.set)
+
+    def _check_engine(self) -> None:
+        if stalled(self._engine, self._limits):
+            raise ApiError(500, "The engine does not respond.", code="engine_stalled")
+        if self._engine.state in ("failed", "closed") and not self._events:
+            raise ApiError(500, "The engine has stopped.", code="engine_failed")
+
+
+def failure(event: FinishEvent, engine: EngineHandle) -> ApiError | None:
+    """What the client is told where a row did not end by itself; None where it did."""
+    if event.reason == "error":
+        return ApiError(500, event.error or "The engine failed on this request.", code="engine_error")
+    if event.reason == "cancelled":
+        if engine.state in ("failed", "closed"):
+            return ApiError(503, "The engine was stopped during this request.", code="engine_closed")
+        # The operator stopped it: a client that tries again by itself would undo that.
+        return ApiError(
+            503, "This request was cancelled on the server.", code="cancelled", headers={"x-should-retry": "false"}
+        )
+    return None
+
+
+async def _abort_when_gone(generation: Generation, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    generation.abort(ClientGone())

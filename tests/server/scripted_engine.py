@@ -1,0 +1,178 @@
+"""An EngineHandle that says what a test tells it to, event by event, from a thread of its own per request.
+
+For what a real model can not be made to do on demand: exact spans, errors in mid-stream, stalls, a state for as long
+as a test wants it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from engine.chat import ChatFormat
+from engine.errors import ContextOverflowError, EngineClosedError, EngineError
+from engine.events import (
+    Event,
+    FailedEvent,
+    FinishEvent,
+    FinishReason,
+    PrefillEvent,
+    QueuedEvent,
+    Span,
+    SpanKind,
+    Stats,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
+from engine.handle import EventSink, ModelInfo
+from engine.request import Request, Sampling
+
+VOCAB = 6144
+CONTEXT = 2048
+
+
+class Cancelled(Exception):
+    pass
+
+
+class ScriptedRow:
+    """One request under way; a script calls its methods in the order in which things shall happen."""
+
+    def __init__(self, request: Request, emit: Callable[[Event], None]) -> None:
+        self.request = request
+        self.cancelled = threading.Event()
+        self.finished = threading.Event()
+        self._emit = emit
+        self._tokens = 0
+        self._reasoning = 0
+
+    def say(self, *texts: str, kind: SpanKind = "text", tokens: int = 1, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        """One step that delivers these texts, each a span of `kind`, as `tokens` tokens."""
+        self.spans([Span(kind, text) for text in texts], tokens, logprobs)
+
+    def spans(self, spans: Sequence[Span], tokens: int = 1, logprobs: Sequence[TokenLogprob] = ()) -> None:
+        self._check()
+        self._tokens += tokens
+        self._reasoning += tokens * any(span.kind == "reasoning" for span in spans)
+        self._emit(TokenEvent(self.request.id, time.monotonic(), (7,) * tokens, tuple(spans), tuple(logprobs)))
+
+    def prefill(self, done: int) -> None:
+        self._check()
+        self._emit(PrefillEvent(self.request.id, time.monotonic(), done, len(self.request.prompt)))
+
+    def wait(self, gate: threading.Event | None = None) -> None:
+        """Until the gate opens; for ever without one. A cancel ends the wait and the script."""
+        while not (gate is not None and gate.wait(0.005)):
+            if self.cancelled.wait(0.005):
+                raise Cancelled
+
+    def finish(self, reason: FinishReason = "stop", *, error: str | None = None, stop: str | None = None) -> None:
+        accepted = max(self._tokens - 1, 0)
+        usage = Usage(len(self.request.prompt), self._tokens, 2, self._reasoning, accepted, 1)
+        self.finished.set()
+        self._emit(FinishEvent(self.request.id, time.monotonic(), reason, usage, Stats(), error, stop))
+
+    def _check(self) -> None:
+        if self.cancelled.is_set():
+            raise Cancelled
+
+
+Script = Callable[[ScriptedRow], None]
+
+
+def say_hello(row: ScriptedRow) -> None:
+    row.say("Hello", tokens=2)
+    row.say(" there.", tokens=2)
+    row.finish()
+
+
+class ScriptedEngine:
+    """See the module. `script` may be replaced between requests; `rows` are all that were ever submitted."""
+
+    def __init__(self, chat: ChatFormat, script: Script = say_hello) -> None:
+        self._chat = chat
+        self.reset(script)
+
+    def reset(self, script: Script = say_hello) -> None:
+        """Become as new."""
+        self.script = script
+        self.rows: list[ScriptedRow] = []
+        self.age = 0.0
+        self.error: EngineError | None = None
+        self._state: Literal["loading", "ready", "failed", "closed"] = "ready"
+        self._listeners: list[EventSink] = []
+
+    @property
+    def state(self) -> Literal["loading", "ready", "failed", "closed"]:
+        return self._state
+
+    @property
+    def model(self) -> ModelInfo:
+        if self.error is not None:
+            raise self.error
+        if self._state == "loading":
+            raise EngineError("The model is still loading.")
+        return ModelInfo(
+            "demo-13m", "/models/demo-13m", "qwen3_5", CONTEXT, VOCAB, "mtp", None, "mtp", None, "bf16", "cpu", 1,
+            Sampling(temperature=0.6, top_k=20, top_p=0.95),
+        )  # fmt: skip
+
+    @property
+    def chat(self) -> ChatFormat:
+        self.model  # noqa: B018  # raises as it does
+        return self._chat
+
+    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
+        return self.model
+
+    def load(self) -> None:
+        self._state = "loading"
+
+    def fail(self, error: str) -> None:
+        self._state, self.error = "failed", EngineError(error)
+        for sink in self._listeners:
+            sink(FailedEvent(time.monotonic(), error))
+
+    def submit(self, request: Request, on_event: EventSink) -> None:
+        if self._state == "closed":
+            raise EngineClosedError("The engine has been closed.")
+        request.check(VOCAB)
+        if len(request.prompt) >= CONTEXT:
+            raise ContextOverflowError(len(request.prompt), CONTEXT)
+
+        def emit(event: Event) -> None:
+            for sink in (on_event, *self._listeners):
+                sink(event)
+
+        row = ScriptedRow(request, emit)
+        self.rows.append(row)
+        threading.Thread(target=self._play, args=(row, emit), daemon=True).start()
+
+    def cancel(self, request_id: str) -> None:
+        for row in self.rows:
+            if row.request.id == request_id:
+                row.cancelled.set()
+
+    def listen(self, on_event: EventSink) -> Callable[[], None]:
+        self._listeners.append(on_event)
+        return lambda: self._listeners.remove(on_event)
+
+    def heartbeat_age(self) -> float:
+        return self.age
+
+    def close(self, timeout: float = 5.0) -> bool:
+        self._state = "closed"
+        for row in self.rows:
+            row.cancelled.set()
+        return all(row.finished.wait(timeout) for row in self.rows)
+
+    def _play(self, row: ScriptedRow, emit: Callable[[Event], None]) -> None:
+        request = row.request
+        emit(
+            QueuedEvent(request.id, time.monotonic(), request.source, len(request.prompt), request.max_tokens or 99, 1)
+        )
+        try:
+            self.script(row)
+        except Cancelled:
+            row.finish("cancelled")
