@@ -146,7 +146,12 @@ def _named_eos_ids(path: Path) -> set[int]:
         config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         for place in (config, config.get("text_config") or {}):
             named = place.get("eos_token_id")
-            ids.update(named if isinstance(named, list) else [named] if named is not None else [])
+            listed = named if isinstance(named, list) else [named] if named is not None else []
+            if not all(isinstance(token, int) for token in listed):
+                raise ModelBrokenError(
+                    f"{file} gives eos_token_id as {named!r}; it must be a token id, or a list of them."
+                )
+            ids.update(listed)
     return ids
 
 

@@ -1,11 +1,14 @@
 """How many tokens to draft in the next step. Plain arithmetic, no mlx."""
 
+from collections import deque
+from statistics import median
 from typing import Protocol
 
 SMOOTHING = 0.1  # weight of the newest observation in a running mean
 SETTLE = 8  # steps before the first look at another depth
 PROBE_FIRST, PROBE_LAST = 16, 256  # steps between two looks, growing while nothing changes
 PROBE_STEPS = 4
+RECENT = 9  # steps whose median is a depth's cost, so that one slow step decides nothing
 START = 3
 
 
@@ -34,8 +37,7 @@ class FixedDepth:
 class CostAwareDepth:
     """The depth with the most tokens a second: (1 + a1 + a1 a2 + ...) / seconds of a step.
 
-    a_i is the running acceptance of place i given that it was judged, seconds the running time of a step at each
-    depth; depths that were not tried yet are put on a straight line through those that were. A neighbour of the best
+    a_i is the running acceptance of place i given that it was judged, seconds the median of a depth's latest steps; depths that were not tried yet are put on a straight line through those that were. A neighbour of the best
     depth is tried for a few steps now and then, rarer the longer nothing changes. Depth 0 is one of the choices, so
     that drafting never goes on where it does not pay.
     """
@@ -43,7 +45,7 @@ class CostAwareDepth:
     def __init__(self, deepest: int) -> None:
         self._deepest = deepest
         self._acceptance: list[float | None] = [None] * deepest
-        self._seconds: list[float | None] = [None] * (deepest + 1)
+        self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(deepest + 1)]
         self._current = min(START, deepest)
         self._interval = PROBE_FIRST
         self._left = SETTLE
@@ -57,7 +59,7 @@ class CostAwareDepth:
         for place, rows in enumerate(judged):
             if rows:
                 self._acceptance[place] = _mean(self._acceptance[place], accepted[place] / rows)
-        self._seconds[depth] = _mean(self._seconds[depth], seconds)
+        self._seconds[depth].append(seconds)
         self._left -= 1
         if self._left > 0:
             return
@@ -88,10 +90,9 @@ class CostAwareDepth:
         return tokens / self._cost(depth)
 
     def _cost(self, depth: int) -> float:
-        known = self._seconds[depth]
-        if known is not None:
-            return known
-        tried = [(d, seconds) for d, seconds in enumerate(self._seconds) if seconds is not None]
+        if self._seconds[depth]:
+            return median(self._seconds[depth])
+        tried = [(d, median(seconds)) for d, seconds in enumerate(self._seconds) if seconds]
         (low, low_cost), (high, high_cost) = tried[0], tried[-1]
         slope = max(0.0, (high_cost - low_cost) / (high - low)) if high > low else 0.0
         return max(low_cost + slope * (depth - low), 0.1 * low_cost)

@@ -35,6 +35,7 @@ class Flight:
     limits: list[int]
     depth: int
     outcome: Outcome
+    launched_at: float
 
 
 class Runner:
@@ -47,7 +48,7 @@ class Runner:
         self._prefill: Prefill | None = None
         self._rows: Rows | None = None
         self._flight: Flight | None = None
-        self._landed_at = 0.0
+        self._landed_at: float | None = None  # when the step ahead was read; None where something came between
         self._policy: DepthPolicy = FixedDepth(0)
         if loaded.spec.head is not None:
             self._policy = CostAwareDepth(MAX_DEPTH) if config.depth is None else FixedDepth(config.depth)
@@ -101,6 +102,7 @@ class Runner:
         prefill = self._prefill
         if not prefill.finished:
             prefill.advance(chunk)
+        self._landed_at = None
         row.emit(PrefillEvent(row.request.id, time.monotonic(), prefill.done, prefill.total))
         if prefill.finished:
             row.prefill_done()
@@ -121,19 +123,21 @@ class Runner:
     def _launch(self, rows: Rows, ahead: Flight | None) -> Flight:
         """Build a step behind `ahead` and start it; nothing is read."""
         if ahead is None:
-            self._landed_at = time.perf_counter()
+            self._landed_at = None
         for row in rows.rows:
             row.limit = self._policy.choose() if row.request.depth is None else row.request.depth
         depth = max(row.limit for row in rows.rows)
+        launched_at = time.perf_counter()
         outcome = speculate(self._spec, rows, depth)
         mx.async_eval(outcome, rows.arrays())  # type: ignore[no-untyped-call]  # untyped in its stubs
-        return Flight(list(rows.rows), [row.limit for row in rows.rows], depth, outcome)
+        return Flight(list(rows.rows), [row.limit for row in rows.rows], depth, outcome, launched_at)
 
     def _land(self, flight: Flight) -> None:
         """Read a step and hand out what it gave."""
         ints: Any = flight.outcome.ints.tolist()
         now = time.perf_counter()
-        seconds, self._landed_at = now - self._landed_at, now
+        seconds, typical = now - (self._landed_at or flight.launched_at), self._landed_at is not None
+        self._landed_at = now
         depth = flight.depth
         judged, accepted_at = [0] * depth, [0] * depth
         for place, (row, limit, numbers) in enumerate(zip(flight.rows, flight.limits, ints, strict=True)):
@@ -151,7 +155,7 @@ class Runner:
             row.step(result, seconds, len(flight.rows), len(row.request.prompt) + len(row.made) + accepted + 1)
         if self._rows is not None:
             self._rows.tighten(in_flight=self._flight.depth + 1 if self._flight is not None else 0)
-        if all(row.request.depth is None for row in flight.rows):
+        if typical and all(row.request.depth is None for row in flight.rows):
             self._policy.observe(depth, judged, accepted_at, seconds)
 
     def _logprobs(self, row: Row, place: int, tokens: list[int], outcome: Outcome) -> list[TokenLogprob]:

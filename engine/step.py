@@ -76,7 +76,9 @@ def draft(spec: SpecModel, rows: Rows, depth: int) -> Drafts:
     ids: list[mx.array] = []
     q: list[mx.array] = []
     for place in range(depth):
-        if place:  # the head's row of a position holds the hidden there, so the first draft goes right behind the backlog
+        if (
+            place
+        ):  # the head's row of a position holds the hidden there, so the first draft goes right behind the backlog
             state.head_clock.offset = state.clock.offset + (place - 1)
             state.head_clock.bound = state.clock.bound + (place - 1)
             hidden = spec.head_hidden(ids[-1][:, None], hidden, state)

@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 
 from engine.caches.clock import ROUND, Clock
+from engine.caches.merge import whole
 
 SMALLEST = 256
 
@@ -68,12 +69,13 @@ class KVCache:
 
     @staticmethod
     def merge(parts: "list[KVCache]", clock: Clock) -> "KVCache":
-        """One cache with the rows of all parts, which must have been written to."""
+        """One cache with the rows of all parts."""
         merged = KVCache(clock)
         for name in ("keys", "values"):
-            arrays = [getattr(part, name) for part in parts]
-            capacity = max(array.shape[2] for array in arrays)
-            setattr(merged, name, mx.concatenate([_grown(array, capacity) for array in arrays], axis=0))
+            arrays = whole([getattr(part, name) for part in parts], [part.clock for part in parts])
+            if arrays:
+                capacity = max(array.shape[2] for array in arrays)
+                setattr(merged, name, mx.concatenate([_grown(array, capacity) for array in arrays], axis=0))
         return merged
 
 

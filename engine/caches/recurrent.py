@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from engine.caches.clock import Clock
+from engine.caches.merge import whole
 from engine.kernels import delta
 
 
@@ -54,7 +55,7 @@ class RecurrentCache:
         keep = self.conv.shape[1]
         rows = (kept[:, None] + mx.arange(keep))[..., None]
         self.conv = mx.take_along_axis(self._inputs, rows, axis=1)
-        self.state = delta.commit(self.state, self._block, kept)
+        self.state = self._block.commit(self.state, kept)
         self._inputs = self._block = None
 
     def checkpoint(self) -> tuple[mx.array | None, mx.array | None]:
@@ -78,8 +79,10 @@ class RecurrentCache:
 
     @staticmethod
     def merge(parts: "list[RecurrentCache]", clock: Clock) -> "RecurrentCache":
-        """One cache with the rows of all parts, which must have been written to."""
+        """One cache with the rows of all parts."""
         merged = RecurrentCache(clock)
         for name in ("conv", "state"):
-            setattr(merged, name, mx.concatenate([getattr(part, name) for part in parts], axis=0))
+            arrays = whole([getattr(part, name) for part in parts], [part.clock for part in parts])
+            if arrays:
+                setattr(merged, name, mx.concatenate(arrays, axis=0))
         return merged

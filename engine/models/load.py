@@ -15,7 +15,7 @@ from mlx_lm.utils import _get_classes, dequantize_model, load_model
 from engine.chat import ChatFormat, load_chat_format
 from engine.config import EngineConfig
 from engine.device import device_name, is_cpu
-from engine.errors import EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
+from engine.errors import BadRequestError, EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
 from engine.handle import ModelInfo
 from engine.models import checkpoint, norms
 from engine.models.contract import Contract
@@ -30,6 +30,7 @@ from engine.request import Sampling
 
 DRAFT_VOCABULARY = 8192
 FREQUENCY_FILE = "token_frequency.safetensors"
+UNKNOWN_CONTEXT = 2048  # tokens, for a config that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,13 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     text = getattr(model, "language_model", model)
     head = model.mtp if config.mode == "mtp" else None
     recurrent = _recurrent_layers(text)
-    spec = SpecModel(text, recurrent, head, _draft_ids(files.path) if head is not None else None)
+    draft_ids = _draft_ids(files.path, int(text.args.vocab_size)) if head is not None else None
+    spec = SpecModel(text, recurrent, head, draft_ids)
     chat = load_chat_format(files.path)
     if builder.undecided is not None:
         on_stage("checking the head against the trunk")
         settle_norms(spec, chat, builder.undecided, files)
-    return LoadedModel(spec, chat, _info(config, files, settings, builder, model))
+    return LoadedModel(spec, chat, _info(config, files, settings, builder, model, spec.vocab_size))
 
 
 class _Builder:
@@ -81,6 +83,7 @@ class _Builder:
         self._files = files
         self._contract = contract
         self._with_head = with_head
+        self._declared_layers = 1
         self.head_tensors: dict[str, mx.array] = {}
         self.undecided: tuple[dict[str, mx.array], norms.Shifts] | None = None
 
@@ -90,15 +93,16 @@ class _Builder:
             mx.eval(model.parameters())
         except EngineError:
             raise
-        except (ValueError, KeyError, RuntimeError, TypeError, OSError) as error:
+        except Exception as error:  # mlx-lm's classes raise whatever odd values in a config make them raise
             raise ModelBrokenError(
-                f"{self._files.name} in {self._files.path} could not be loaded: {_one_line(error)}. "
+                f"{self._files.name} in {self._files.path} could not be loaded ({_one_line(error)}). "
                 "Its weights and its config.json do not fit together; fetch the model again."
             ) from error
         return model
 
     def _classes(self, config: dict[str, Any]) -> tuple[type, type]:
         base, args_class = _get_classes(config)
+        self._declared_layers = int(config.get("text_config", config).get(self._contract.depth_key) or 1)
         builder = self
 
         class WithHead(base):  # type: ignore[misc, valid-type]
@@ -125,13 +129,23 @@ class _Builder:
                 f"{' or '.join(SIDECARS)}. Run it without drafts (--mode ar), or use a checkpoint that "
                 "kept its head (conversions often drop it; a forge command that trains one is planned)."
             )
+        self._check_depth(head)
         self.head_tensors = head
         if not self._contract.zero_centred:
             return head
-        guess = norms.Shifts(True, True, True) if original else norms.guess(head)
-        if not original:
+        guess = norms.guess(head)
+        if not (original and guess.layer):  # as published, trunk and head alike
             self.undecided = (head, guess)
         return head | norms.shifted(head, guess)
+
+    def _check_depth(self, head: dict[str, mx.array]) -> None:
+        held = {name.split(".")[2] for name in head if name.startswith("mtp.layers.")}
+        layers = max(len(held), self._declared_layers)
+        if layers > 1:
+            raise UnsupportedModelError(
+                f"The MTP head of {self._files.name} has {layers} layers ({self._contract.depth_key}); this engine "
+                "runs heads of one layer. Run the model without drafts: --mode ar."
+            )
 
 
 def _new_head(args: Any, contract: Contract) -> MTPHead:
@@ -164,20 +178,31 @@ def _to_float32(model: nn.Module) -> None:
     mx.eval(model.parameters())
 
 
-def _draft_ids(path: Path) -> mx.array | None:
+def _draft_ids(path: Path, vocab_size: int) -> mx.array | None:
     """The most frequent tokens, ascending, from the model's frequency file; None where it has none."""
     file = path / FREQUENCY_FILE
     if not file.is_file():
         return None
     tensors = mx.load(str(file))
     assert isinstance(tensors, dict)
-    return mx.sort(tensors["ids_by_frequency"][:DRAFT_VOCABULARY])
+    ids = tensors.get("ids_by_frequency", mx.zeros((0,)))[:DRAFT_VOCABULARY]
+    if ids.ndim != 1 or not ids.size or not mx.issubdtype(ids.dtype, mx.integer) or not _within(ids, vocab_size):
+        raise ModelBrokenError(f"{file} does not list token ids of this model. Remove it, or fetch it again.")
+    return mx.sort(ids)
+
+
+def _within(ids: mx.array, vocab_size: int) -> bool:
+    return int(ids.min()) >= 0 and int(ids.max()) < vocab_size
 
 
 def _info(
-    config: EngineConfig, files: ModelFiles, settings: dict[str, Any], builder: _Builder, model: nn.Module
+    config: EngineConfig,
+    files: ModelFiles,
+    settings: dict[str, Any],
+    builder: _Builder,
+    model: nn.Module,
+    vocab_size: int,
 ) -> ModelInfo:
-    text = settings.get("text_config", settings)
     quantization = settings.get("quantization") or settings.get("quantization_config")
     parameters = [array for _, array in tree_flatten(model.parameters())]
     largest = max(parameters, key=lambda array: array.nbytes)
@@ -189,8 +214,8 @@ def _info(
         name=files.name,
         path=str(files.path),
         family=settings["model_type"],
-        context=int(text.get("max_position_embeddings") or 2048),
-        vocab_size=int(text["vocab_size"]),
+        context=_context(files, settings),
+        vocab_size=vocab_size,
         mode=config.mode,
         depth=config.depth,
         head=head,
@@ -198,23 +223,36 @@ def _info(
         dtype=str(largest.dtype).removeprefix("mlx.core."),
         device=device_name(),
         weight_bytes=sum(array.nbytes for array in parameters),
-        sampling=_recommended_sampling(files.path),
+        sampling=_recommended_sampling(files.path, vocab_size),
     )
 
 
-def _recommended_sampling(path: Path) -> Sampling:
+def _context(files: ModelFiles, settings: dict[str, Any]) -> int:
+    named = (settings.get("text_config") or settings).get("max_position_embeddings") or UNKNOWN_CONTEXT
+    if not isinstance(named, int) or named < 1:
+        raise ModelBrokenError(
+            f"{files.path / 'config.json'} gives max_position_embeddings as {named!r}; it must be a number of tokens."
+        )
+    return named
+
+
+def _recommended_sampling(path: Path, vocab_size: int) -> Sampling:
     """From generation_config.json, where the model has one; else the model's own distribution."""
     file = path / "generation_config.json"
     given = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    plain = Sampling()
-    return Sampling(
-        temperature=float(given.get("temperature", plain.temperature)),
-        top_k=int(given.get("top_k") or plain.top_k),
-        top_p=float(given.get("top_p") or plain.top_p),
-        min_p=float(given.get("min_p") or plain.min_p),
-    )
+    named = {
+        field: given[field] for field in ("temperature", "top_k", "top_p", "min_p") if given.get(field) is not None
+    }
+    try:
+        sampling = Sampling(**named)
+        sampling.check(vocab_size)
+    except (TypeError, BadRequestError) as error:
+        raise ModelBrokenError(
+            f"{file} recommends what can not be done: {error} Correct the file, or remove it."
+        ) from error
+    return sampling
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text if len(text) <= 300 else text[:297] + "..."

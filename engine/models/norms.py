@@ -2,11 +2,11 @@
 
 Qwen checkpoints store most norm weights as gain - 1 ("delta"); MLX wants the gain itself ("absolute"), and
 conversions exist in which only some of the head's groups were shifted. A wrong group never crashes: it only costs
-acceptance. So the weights' own statistics make a first guess, and agreement with the trunk decides.
+acceptance. So the weights' own statistics make a first guess, and acceptance by the trunk decides.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import product
 
 import mlx.core as mx
@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 DECISIVE = ("mtp.layers.0.self_attn.q_norm.weight", "mtp.layers.0.self_attn.k_norm.weight")
 DELTA_BELOW = 1.25  # q and k gains: 0.5 to 0.75 stored as delta, 1.5 and up as absolute, in every checkpoint seen
-MARGIN = 0.1  # agreement by which another choice must beat the guess
+MARGIN = 0.005  # share of drafts accepted that a departure from the guess must win, for each group
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +43,24 @@ def guess(weights: dict[str, mx.array]) -> Shifts:
 
 
 def shifted(weights: dict[str, mx.array], shifts: Shifts) -> dict[str, mx.array]:
-    """The norm weights among `weights` as gains."""
+    """The norm weights among `weights` as gains, in the type that they are stored in."""
     gains = {}
     for group, names in GROUPS.items():
         add = 1.0 if getattr(shifts, group) else 0.0
         for name in names:
             if name in weights:
-                gains[name] = weights[name].astype(mx.float32) + add
+                gains[name] = (weights[name].astype(mx.float32) + add).astype(weights[name].dtype)
     return gains
 
 
-def choose(first: Shifts, agreement: Callable[[Shifts], float]) -> tuple[Shifts, float]:
-    """The choice with the best agreement, and that agreement; `first` unless another beats it by MARGIN."""
-    best, best_score = first, agreement(first)
-    bar = best_score + MARGIN
-    for flags in product((True, False), repeat=3):
-        candidate = Shifts(*flags)
-        score = agreement(candidate) if candidate != first else 0.0
-        if score > max(bar, best_score):
-            best, best_score = candidate, score
-    return best, best_score
+def choose(first: Shifts, acceptance: Callable[[Shifts], float]) -> tuple[Shifts, float]:
+    """The choice with the best acceptance, and that figure; each group in which it is not `first` must earn MARGIN."""
+    others = [shifts for flags in product((True, False), repeat=3) if (shifts := Shifts(*flags)) != first]
+    scores = {shifts: acceptance(shifts) for shifts in (first, *others)}
+
+    def worth(shifts: Shifts) -> float:
+        changed: int = sum(a != b for a, b in zip(astuple(shifts), astuple(first), strict=True))
+        return scores[shifts] - MARGIN * changed
+
+    best = max(scores, key=worth)
+    return best, scores[best]

@@ -1,4 +1,4 @@
-"""How often a head's first draft is the trunk's own choice: the figure that tells a right contract from a wrong one."""
+"""How well a head's first draft foresees the trunk: the figure that tells a right contract from a wrong one."""
 
 import hashlib
 import json
@@ -8,15 +8,13 @@ import mlx.core as mx
 import platformdirs
 
 from engine.chat import ChatFormat
+from engine.errors import BadRequestError
 from engine.models import norms
 from engine.models.locate import ModelFiles
 from engine.models.spec import SpecModel
 
-PROBE_TEXT = (
-    "The water in the kettle was boiling, so she took two cups from the shelf and made tea. "
-    "For each item in the list, add its price to the total, and print the total at the end. "
-    "The capital of France is Paris, and the capital of Italy is Rome. One, two, three, four, five, six, seven."
-)
+PROMPT = "Tell me a short story about a fox."
+OWN_TOKENS = 64  # of the model's own answer; on text of others a right and a wrong choice can look alike
 
 
 def agreement(spec: SpecModel, tokens: mx.array) -> float:
@@ -29,26 +27,57 @@ def agreement(spec: SpecModel, tokens: mx.array) -> float:
     return float((mx.argmax(drafts, axis=-1) == target).astype(mx.float32).mean())
 
 
+def overlap(spec: SpecModel, tokens: mx.array) -> float:
+    """Mean over positions of sum(min(p, q)): the share of the head's drafts that rejection accepts at temperature 1."""
+    state = spec.new_state()
+    state.read(True)
+    hidden = spec.hidden(tokens, state)
+    p = mx.softmax(spec.logits(hidden[:, 1:]), axis=-1)
+    q = mx.softmax(spec.logits(spec.head_hidden(tokens[:, 1:], hidden[:, :-1], state)), axis=-1)
+    return float(mx.minimum(p, q).sum(axis=-1).mean())
+
+
+def own_text(spec: SpecModel, chat: ChatFormat) -> mx.array:
+    """PROMPT and the start of an answer that the trunk draws at temperature 1, always the same: [1, T]."""
+    try:
+        prompt = chat.render([{"role": "user", "content": PROMPT}])
+    except BadRequestError:  # a base model without a chat template
+        prompt = chat.encode(PROMPT)
+    state = spec.new_state()
+    state.read(True)
+    read = mx.array([prompt], dtype=mx.int32)
+    text = [read]
+    for place in range(OWN_TOKENS):
+        hidden = spec.hidden(read, state)
+        state.clock.advance_all(read.shape[1])
+        read = mx.random.categorical(spec.logits(hidden[:, -1:]), key=mx.random.key(place)).astype(mx.int32)
+        mx.eval(read, state.arrays())
+        text.append(read)
+    return mx.concatenate(text, axis=1)
+
+
 def settle_norms(
     spec: SpecModel, chat: ChatFormat, undecided: tuple[dict[str, mx.array], norms.Shifts], files: ModelFiles
 ) -> None:
-    """Decide the head's norm convention by agreement, once per checkpoint, and set its gains accordingly.
+    """Decide the head's norm convention by overlap, once per checkpoint, and set its gains accordingly.
 
-    The decision is kept in the user's cache under a fingerprint of the stored norms, with the figure it rests on.
+    The decision is kept in the user's cache under a fingerprint of the stored norms, with the figures it rests on.
     """
     stored, first = undecided
     note = _note_path(stored)
     kept = _read(note)
-    if kept is None:
-        tokens = mx.array([chat.encode(PROBE_TEXT)])
+    if kept is not None:
+        _apply(spec, stored, kept)
+        return
+    tokens = own_text(spec, chat)
 
-        def score(shifts: norms.Shifts) -> float:
-            _apply(spec, stored, shifts)
-            return agreement(spec, tokens)
+    def score(shifts: norms.Shifts) -> float:
+        _apply(spec, stored, shifts)
+        return overlap(spec, tokens)
 
-        kept, figure = norms.choose(first, score)
-        _write(note, kept, figure, files)
-    _apply(spec, stored, kept)
+    best, accepted = norms.choose(first, score)
+    _apply(spec, stored, best)
+    _write(note, best, {"overlap": accepted, "agreement": agreement(spec, tokens)}, files)
 
 
 def _apply(spec: SpecModel, stored: dict[str, mx.array], shifts: norms.Shifts) -> None:
@@ -74,10 +103,10 @@ def _read(note: Path) -> norms.Shifts | None:
         return None  # not decided yet, or damaged: decide again
 
 
-def _write(note: Path, shifts: norms.Shifts, figure: float, files: ModelFiles) -> None:
+def _write(note: Path, shifts: norms.Shifts, figures: dict[str, float], files: ModelFiles) -> None:
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         flags = {"layer": shifts.layer, "input": shifts.input, "final": shifts.final}
-        note.write_text(json.dumps({"model": files.name, "agreement": figure, "shifts": flags}), encoding="utf-8")
+        note.write_text(json.dumps({"model": files.name, "shifts": flags} | figures), encoding="utf-8")
     except OSError:
         pass  # a full or read-only disk costs a second at the next load, nothing else

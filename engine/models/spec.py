@@ -62,7 +62,8 @@ class SpecModel:
 def _rows(linear: nn.Module, ids: mx.array) -> nn.Linear | nn.QuantizedLinear:
     """A linear layer of some of the output rows of `linear` (or of an embedding, used as one)."""
     if "scales" in linear:
-        small = nn.QuantizedLinear(1, 1, bias=False, group_size=linear.group_size, bits=linear.bits, mode=linear.mode)
+        group, bits, mode = linear.group_size, linear.bits, linear.mode
+        small = nn.QuantizedLinear(group, 1, bias=False, group_size=group, bits=bits, mode=mode)
         small.scales = linear.scales[ids]
         if "biases" in linear:
             small.biases = linear.biases[ids]

@@ -29,9 +29,7 @@ def tables(seed: int) -> tuple[mx.array, mx.array]:
     """Logits of the next token given the last: the target's and the drafter's, [V, V]."""
     draws = np.random.default_rng(seed)
     target = draws.normal(size=(VOCABULARY, VOCABULARY)) * 1.5
-    return mx.array(target.astype(np.float32)), mx.array(
-        (target + draws.normal(size=target.shape)).astype(np.float32)
-    )
+    return mx.array(target.astype(np.float32)), mx.array((target + draws.normal(size=target.shape)).astype(np.float32))
 
 
 def speculate_pairs(
@@ -73,7 +71,9 @@ def speculate_pairs(
 
 def p_value(counts: Counter[tuple[int, int]], sampling: Sampling) -> float:
     target, _ = tables(1)
-    p = np.array(mx.softmax(Filters.of([sampling], VOCABULARY).scores(target[:, None]), axis=-1)[:, 0], dtype=np.float64)
+    p = np.array(
+        mx.softmax(Filters.of([sampling], VOCABULARY).scores(target[:, None]), axis=-1)[:, 0], dtype=np.float64
+    )
     joint = p[0][:, None] * p
     assert all(joint[pair] > 0 for pair in counts), "a pair that the target never gives"
     big = joint * N >= 5
