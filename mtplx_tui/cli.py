@@ -1,0 +1,122 @@
+"""The command line: what there is, and the one place where every failure becomes a plain message and an exit code."""
+
+import io
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from mtplx_tui import exit_codes, paths
+from mtplx_tui.commands import common
+from mtplx_tui.commands.ask import ask
+from mtplx_tui.commands.bench import bench
+from mtplx_tui.commands.common import DepthOption, ModelOption, ModeOption
+from mtplx_tui.commands.doctor import doctor
+from mtplx_tui.commands.inspect import inspect
+from mtplx_tui.commands.serve import serve
+from mtplx_tui.commands.tui import tui
+from mtplx_tui.commands.verify import verify
+from mtplx_tui.logs import log_to
+
+app = typer.Typer(
+    name="mtplx-tui",
+    epilog=exit_codes.HELP,
+    rich_markup_mode=None,  # rich's help costs 0.1 s and draws boxes around it
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (ask, serve, verify, inspect, doctor):
+    app.command(epilog=exit_codes.HELP)(command)
+app.add_typer(bench, name="bench", epilog=exit_codes.HELP)
+
+
+@app.callback(invoke_without_command=True)
+def screen(
+    context: typer.Context,
+    model: ModelOption = None,
+    mode: ModeOption = "mtp",
+    depth: DepthOption = "auto",
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
+) -> int:
+    """Chat with a local model that drafts its own next tokens, and serve it to other programs.
+
+    Without a command the chat screen opens.
+    """
+    if context.invoked_subcommand is None:
+        return tui(model, mode, depth, ascii_only)
+    if (model, mode, depth, ascii_only) != (None, "mtp", "auto", False):
+        command = context.invoked_subcommand
+        raise common.UsageError(f"Options before {command} belong to the screen; write them after it.")
+    return exit_codes.OK
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    code = run(sys.argv[1:])
+    if code == exit_codes.INTERRUPTED:
+        # a thread may be in the middle of loading a model; the person at the keyboard does not want to wait for it
+        os._exit(code)
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and give its exit code. Whatever fails, the user gets one plain message."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without an answer's characters must not end it
+    log_to(paths.log_file())
+    try:
+        if not arguments:  # the usual start; Typer would import pydantic first, a quarter of a second of nothing to see
+            return tui(None, "mtp", "auto", ascii_only=False)
+        return app(arguments, prog_name="mtplx-tui", standalone_mode=False) or exit_codes.OK
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer's 1 would mean that a check did not pass
+            return exit_codes.SIGNALLED + signal.SIGPIPE
+        raise
+    except Exception as error:
+        before_end = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        return _explain(error, as_json="--json" in before_end)
+
+
+def _explain(error: Exception, as_json: bool) -> int:
+    """Say what went wrong in one line, and with --json as JSON too; gives the exit code."""
+    from engine.errors import BadRequestError, EngineError
+    from mtplx_tui.store_file import StoreError
+
+    param = getattr(error, "param", None)
+    if isinstance(error, typer.TyperException):
+        code, text = exit_codes.BAD_INPUT, _usage_text(error)
+        param = getattr(param, "name", None)
+    elif isinstance(error, common.UsageError | BadRequestError):
+        code, text = exit_codes.BAD_INPUT, str(error)
+    elif isinstance(error, EngineError | StoreError | common.CommandFailedError):
+        code, text = exit_codes.FAILED, str(error)
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        code, text = exit_codes.FAILED, f"{where}{error.strerror or error}."
+    else:
+        logging.getLogger(__name__).error("an error of the program's own", exc_info=error)
+        code = exit_codes.INTERNAL
+        text = f"mtplx-tui met an error of its own: {type(error).__name__}: {error}. Details: {paths.log_file()}"
+    with suppress(OSError):  # standard output or error may be what failed
+        common.say(text)
+        if as_json:
+            common.print_json(common.error_json(error, text, param))
+    return code
+
+
+def _usage_text(error: typer.TyperException) -> str:
+    """What is wrong with the command line; Typer's own words leave out the value, which pydantic knows."""
+    text = error.format_message()
+    if text.startswith("Usage:"):
+        return text
+    param, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is not None and faults is not None:
+        fault = faults()[0]
+        text = f"{param.opts[0]} is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}."
+    return f"{text} See mtplx-tui --help."

@@ -1,0 +1,175 @@
+"""Writes the conversation to the store while it happens, in its own thread.
+
+It takes the engine's events itself, so a stalled terminal, a busy screen or a crash of the screen costs the record
+nothing: a killed process loses what came since the last checkpoint, half a second's text.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from engine.events import Event, FinishEvent, TokenEvent
+from mtplx_tui.store import Store, StoreError
+
+CHECKPOINT_S = 0.5
+RETRY_S = 3.0
+"""Between attempts while the store refuses (disk full, locked); nothing is dropped in between."""
+
+CLOSING_PAUSE_S = 0.05
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class SessionRef:
+    """A session of the store; it gets its id with its first message, so that empty ones are never made."""
+
+    model: str
+    id: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class TurnRecord:
+    """One user message and its answer, as far as they are known and saved."""
+
+    session: SessionRef
+    user: str
+    events: deque[Event] = field(default_factory=deque)
+    texts: dict[str, list[str]] = field(default_factory=lambda: {"text": [], "reasoning": [], "tool": []})
+    finish: FinishEvent | None = None
+    user_saved: bool = False
+    answer_id: int | None = None
+    changed: bool = True
+
+    def on_event(self, event: Event) -> None:
+        """The request's sink; runs on the engine's thread and returns at once."""
+        self.events.append(event)
+
+    def absorb(self) -> None:
+        while self.events:
+            event = self.events.popleft()
+            if isinstance(event, TokenEvent):
+                for span in event.spans:
+                    self.texts[span.kind].append(span.text)
+                    self.changed = True
+            elif isinstance(event, FinishEvent):
+                self.finish = event
+                self.changed = True
+
+    def text(self, kind: str) -> str:
+        parts = self.texts[kind]
+        parts[:] = ["".join(parts)]
+        return parts[0]
+
+    def save(self, store: Store) -> None:
+        if self.session.id is None:
+            self.session.id = store.new_session(self.session.model)
+        if not self.user_saved:
+            store.add_message(self.session.id, "user", self.user)
+            self.user_saved = True
+        if not self.changed:
+            return
+        values = (self.text("text"), self.text("reasoning"), self._stats(), self.finish.reason if self.finish else None)
+        if self.answer_id is None:
+            self.answer_id = store.add_message(self.session.id, "assistant", *values)
+        else:
+            store.update_message(self.answer_id, *values)
+        self.changed = False
+
+    def _stats(self) -> dict[str, Any] | None:
+        stats: dict[str, Any] = {}
+        if self.finish is not None:
+            stats = {"usage": asdict(self.finish.usage), **asdict(self.finish.stats)}
+            if self.finish.error:
+                stats["error"] = self.finish.error
+        if tool := self.text("tool"):
+            stats["tool"] = tool
+        return stats or None
+
+
+class Recorder:
+    """Owns all use of the store by the screens.
+
+    Attributes:
+        problem: why saving fails just now, in words for the user; None while it works.
+        saved_at: `time.time()` of the last save.
+    """
+
+    def __init__(self, store: Store, checkpoint_s: float = CHECKPOINT_S, retry_s: float = RETRY_S) -> None:
+        self.problem: str | None = None
+        self.saved_at: float | None = None
+        self._store = store
+        self._checkpoint_s = checkpoint_s
+        self._retry_s = retry_s
+        self._new: deque[TurnRecord] = deque()
+        self._open: list[TurnRecord] = []
+        self._calls: deque[tuple[Callable[[Store], Any], Future[Any]]] = deque()
+        self._wake = threading.Event()
+        self._deadline: float | None = None
+        self._thread = threading.Thread(target=self._run, name="mtplx-recorder", daemon=True)
+        self._thread.start()
+
+    def start(self, record: TurnRecord) -> None:
+        """Save this turn from now on, until its FinishEvent is saved."""
+        self._new.append(record)
+        self._wake.set()
+
+    def call(self, read: Callable[[Store], T]) -> "Future[T]":
+        """Run something on the store after all that is to be saved before it."""
+        future: Future[T] = Future()
+        self._calls.append((read, future))
+        self._wake.set()
+        return future
+
+    def close(self, timeout: float = 3.0) -> bool:
+        """Save what there is and end; False where not everything was taken in time.
+
+        Turns that still run are waited for within the timeout, so cancel them first.
+        """
+        self._deadline = time.monotonic() + timeout
+        self._wake.set()
+        self._thread.join(timeout + 1.0)
+        return not self._thread.is_alive() and not self._open
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            while self._new:
+                self._open.append(self._new.popleft())
+            self._save()
+            while self._calls:
+                self._answer(*self._calls.popleft())
+            if self._deadline is not None and (not self._open or time.monotonic() > self._deadline):
+                return
+
+    def _pause(self) -> float | None:
+        if self._deadline is not None:
+            return CLOSING_PAUSE_S
+        if not self._open:
+            return None
+        return self._retry_s if self.problem else self._checkpoint_s
+
+    def _save(self) -> None:
+        try:
+            for record in self._open:
+                record.absorb()
+                before = record.changed or not record.user_saved
+                record.save(self._store)
+                if before:
+                    self.saved_at = time.time()
+        except StoreError as error:
+            self.problem = str(error)
+            return
+        self.problem = None
+        self._open = [record for record in self._open if record.finish is None or record.changed]
+
+    def _answer(self, read: Callable[[Store], Any], future: "Future[Any]") -> None:
+        try:
+            future.set_result(read(self._store))
+        except StoreError as error:
+            future.set_exception(error)

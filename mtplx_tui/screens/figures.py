@@ -1,0 +1,126 @@
+"""Draws the figures around the chat: the top line, the status line and the side panel."""
+
+import time
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError
+from engine.handle import ModelInfo
+from mtplx_tui.conversation import Phase
+from mtplx_tui.glyphs import one_line
+from mtplx_tui.layout.spans import Line
+from mtplx_tui.services import Services
+from mtplx_tui.state import Snapshot
+from mtplx_tui.talk import Talk
+from mtplx_tui.widgets.lines import Frame, Lines
+from mtplx_tui.widgets.panel import SERIES_BINS, Surroundings, engine_lines, verify_lines
+from mtplx_tui.widgets.status import status_line, top_lines
+from mtplx_tui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+VERIFY_TITLE = "verify, newest first"
+FIGURES_S = 0.25
+"""Between two updates while something runs. Text comes more often; nobody reads figures faster."""
+
+
+class Figures:
+    """Holds the widgets that it draws into. All figures of one drawing come from one snapshot."""
+
+    def __init__(self, screen: "Screen[None]", services: Services, talk: Talk) -> None:
+        self._services = services
+        self._talk = talk
+        self._top = screen.query_one("#top", Lines)
+        self._status = screen.query_one("#status", Lines)
+        self._verify = screen.query_one("#verify", Lines)
+        self._engine = screen.query_one("#engine", Lines)
+        self._transcript = screen.query_one(Transcript)
+        self._drawn_at = 0.0
+        self._drawn: object = None
+        self._stale = True
+
+    def update(self, news: bool, ended: bool) -> None:
+        """Draw if it is time to: now and then while something runs, and at once when a standing fact changed."""
+        services = self._services
+        recorder = services.recorder
+        facts = (services.handle.state, services.bridge.state.stage, services.server_line(), recorder.problem,
+                 recorder.saved_at, self._talk.phase, self._transcript.following)  # fmt: skip
+        self._stale = self._stale or news or services.bridge.state.busy
+        if ended or facts != self._drawn or (self._stale and time.monotonic() - self._drawn_at >= FIGURES_S):
+            self._drawn = facts
+            self.draw()
+
+    def draw(self) -> None:
+        services = self._services
+        self._drawn_at = time.monotonic()
+        self._stale = False
+        snapshot = services.bridge.state.snapshot(services.clock(), max(self._verify.room[1], 1), SERIES_BINS)
+        model = self._model()
+        glyphs = services.glyphs
+        width = self._top.size.width
+        self._top.show(top_lines(self._title(), self._model_name(model), self.state_word(snapshot), width, glyphs))
+        self._status.show([status_line(snapshot, model, self._hint(), self._status.size.width, glyphs)])
+        if not self._verify.size.width:
+            return
+        watched = snapshot.watched
+        whose = (
+            f"{one_line(watched.source, glyphs)} {one_line(watched.id[:5], glyphs)}"
+            if watched and snapshot.steps
+            else ""
+        )
+        self._verify.show(verify_lines(snapshot, *self._verify.room, glyphs), Frame(VERIFY_TITLE, whose))
+        around = Surroundings(model, services.server_line(), self._saved(), services.recorder.problem)
+        self._engine.show(engine_lines(snapshot, around, self._engine.room[0], glyphs))
+
+    def failure(self) -> str | None:
+        """Why no model runs, where none does and none will."""
+        if self._services.bridge.state.failure is not None:
+            return self._services.bridge.state.failure
+        if self._services.handle.state != "failed":
+            return None
+        try:
+            self._services.handle.model  # noqa: B018  the load's error is what is asked for
+        except EngineError as error:
+            return str(error)
+        return None
+
+    def state_word(self, snapshot: Snapshot) -> str:
+        """What the engine does, in one word or two."""
+        state = self._services.handle.state
+        phase = self._talk.phase
+        if state in ("failed", "closed"):
+            return state.upper()
+        if state == "loading" and phase in (Phase.IDLE, Phase.LOADING):
+            return Phase.LOADING.value
+        if phase is Phase.IDLE and snapshot.active:
+            others = len(snapshot.active)
+            return f"{Phase.IDLE.value} +{others} outside"
+        return phase.value
+
+    def _model(self) -> ModelInfo | None:
+        if self._services.handle.state != "ready":
+            return None
+        return self._services.handle.model
+
+    def _model_name(self, model: ModelInfo | None) -> str:
+        if model is not None:
+            return model.name
+        return self._services.bridge.state.stage if self._services.handle.state == "loading" else ""
+
+    def _title(self) -> str:
+        prompts = self._talk.conversation.prompts()
+        return prompts[0].strip()[:200].split("\n")[0] if prompts else "new chat"
+
+    def _hint(self) -> Line:
+        if self._services.recorder.problem is not None:
+            return (("not saved", "warn strong"),)
+        if not self._transcript.following:
+            return ((f"{self._services.glyphs.down} ^End follows", "accent"),)
+        return ()
+
+    def _saved(self) -> str:
+        saved_at = self._services.recorder.saved_at
+        session = self._talk.conversation.session.id
+        if saved_at is None or session is None:
+            return ""
+        return f"chat {session} {self._services.glyphs.dot} saved"

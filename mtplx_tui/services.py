@@ -1,0 +1,28 @@
+"""What the screens share; made once by the app."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from engine.handle import EngineHandle
+from mtplx_tui.bridge import Bridge
+from mtplx_tui.glyphs import Glyphs
+from mtplx_tui.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The engine, the way to its events, the record of the chats, and the clocks.
+
+    Attributes:
+        clock: monotonic seconds, on the time base of the engine's events. wall: the time of day.
+        server_line: the server's address, or why there is none, in words.
+    """
+
+    handle: EngineHandle
+    bridge: Bridge
+    recorder: Recorder
+    glyphs: Glyphs
+    clock: Callable[[], float]
+    wall: Callable[[], datetime]
+    server_line: Callable[[], str]

@@ -1,0 +1,1 @@
+"""Widgets, and the plain modules that lay out their lines."""
