@@ -37,9 +37,10 @@ class FixedDepth:
 class CostAwareDepth:
     """The depth with the most tokens a second: (1 + a1 + a1 a2 + ...) / seconds of a step.
 
-    a_i is the running acceptance of place i given that it was judged, seconds the median of a depth's latest steps; depths that were not tried yet are put on a straight line through those that were. A neighbour of the best
-    depth is tried for a few steps now and then, rarer the longer nothing changes. Depth 0 is one of the choices, so
-    that drafting never goes on where it does not pay.
+    a_i is the running acceptance of place i given that it was judged, seconds the median of a depth's latest steps;
+    depths that were not tried yet are put on a straight line through those that were. A neighbour of the best depth is
+    tried for a few steps now and then, rarer the longer nothing changes. Depth 0 is one of the choices, so that
+    drafting never goes on where it does not pay.
     """
 
     def __init__(self, deepest: int) -> None:

@@ -121,7 +121,8 @@ class StepEvent:
         step: 1, 2, ... within the request.
         drafted: tokens drafted (the depth of this step for this row).
         accepted: how many of them, from the first on, were accepted.
-        tokens: display texts of the accepted drafts and of the token that the target itself gave after them.
+        tokens: display texts of the accepted drafts and of the token that the target itself gave after them, up to the
+            one that ended the request.
         refused: display text of the first refused draft, or None where all were accepted.
         seconds: wall time of the whole step. rows: rows that shared it.
         context: tokens now in the row's caches, the pending one included.

@@ -84,7 +84,10 @@ class Row:
     def step(self, result: RowStep, seconds: float, rows: int, context: int) -> None:
         """Take what a step gave, tell the listeners, and end the row where it must."""
         self._last_token_at = time.monotonic()
-        self._count(result)
+        before = len(self.made)
+        ids, spans = self._take(result.tokens, drafted=result.accepted)
+        taken = len(self.made) - before
+        self._count(result, taken)
         refused = result.drafts[result.accepted] if result.accepted < len(result.drafts) else None
         self.emit(
             StepEvent(
@@ -93,7 +96,7 @@ class Row:
                 step=self._steps,
                 drafted=len(result.drafts),
                 accepted=result.accepted,
-                tokens=tuple(self._shown(token) for token in result.tokens),
+                tokens=tuple(self._shown(token) for token in result.tokens[:taken]),
                 refused=None if refused is None else self._shown(refused),
                 seconds=seconds,
                 rows=rows,
@@ -101,25 +104,32 @@ class Row:
                 source="mtp" if result.drafts else "none",
             )
         )
-        self._deliver(result.tokens, result.logprobs, drafted=result.accepted)
+        self.emit(
+            TokenEvent(
+                self.request.id, self._last_token_at, tuple(ids), tuple(spans), tuple(result.logprobs[: len(ids)])
+            )
+        )
+        if self.finished is not None:
+            self._end(self.finished)
 
     def _shown(self, token: int) -> str:
         return self._chat.token_bytes(token).decode("utf-8", "replace")
 
-    def _count(self, result: RowStep) -> None:
+    def _count(self, result: RowStep, taken: int) -> None:
+        """Drafts behind the row's end were judged on nothing, and are left out."""
         drafted = len(result.drafts)
         self._steps += 1
         self._depth = max(self._depth, drafted)
-        self._rejected += result.accepted < drafted
+        self._rejected += result.accepted < min(drafted, taken)
         while len(self._judged_by_depth) < drafted:
             self._judged_by_depth.append(0)
             self._accepted_by_depth.append(0)
-        for place in range(min(result.accepted + 1, drafted)):
+        for place in range(min(result.accepted + 1, drafted, taken)):
             self._judged_by_depth[place] += 1
             self._accepted_by_depth[place] += place < result.accepted
 
-    def _deliver(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], drafted: int) -> None:
-        """Hand out tokens in order until one of them ends the row; the rest is dropped and never counted."""
+    def _take(self, tokens: Sequence[int], drafted: int) -> tuple[list[int], list[Span]]:
+        """Take tokens in order until one of them ends the row; the rest is dropped and never counted."""
         ids: list[int] = []
         spans: list[Span] = []
         for place, token in enumerate(tokens):
@@ -145,11 +155,7 @@ class Row:
             spans += self._text.finish()
             if self._text.stopped is not None:  # a stop that only the flush completed
                 self.finished = "stop"
-        self.emit(
-            TokenEvent(self.request.id, self._last_token_at, tuple(ids), tuple(spans), tuple(logprobs[: len(ids)]))
-        )
-        if self.finished is not None:
-            self._end(self.finished)
+        return ids, spans
 
     def end(self, reason: FinishReason, error: str | None = None) -> None:
         """End the row from outside: cancelled, or failed. What was held back is delivered first."""
