@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from engine.caches.clock import Clock
 from engine.caches.merge import whole
-from engine.kernels import delta
+from engine.kernels import delta, delta_cuda
 
 
 class RecurrentCache:
@@ -21,6 +21,7 @@ class RecurrentCache:
         self.state: mx.array | None = None
         self._inputs: mx.array | None = None
         self._block: delta.Block | None = None
+        self._fused: tuple[delta_cuda.Projected, mx.array] | None = None
 
     def make_mask(self, length: int) -> None:
         """No mask: padding does not occur, and refused tokens never enter the state."""
@@ -46,12 +47,26 @@ class RecurrentCache:
             y, self._block = delta.read(self.state, q, k, v, log_g, beta)
         return y
 
+    def step(self, given: delta_cuda.Projected) -> mx.array | None:
+        """Outputs for the next T tokens, from the layer's projections, where a fused kernel can give them."""
+        if self.clock.reading or self.conv is None or self.state is None:
+            return None
+        if not delta_cuda.fits(self.state, given.block.shape[1]):
+            return None
+        y, u = delta_cuda.read(self.conv, self.state, given)
+        self._fused = (given, u)
+        return y
+
     def accept(self, kept: mx.array) -> None:
         """Commit the first kept[b] tokens, at least one, of the last block in row b."""
-        assert self._inputs is not None
-        assert self._block is not None
         assert self.conv is not None
         assert self.state is not None
+        if self._fused is not None:
+            self.conv, self.state = delta_cuda.commit(self.conv, self.state, *self._fused, kept)
+            self._fused = None
+            return
+        assert self._inputs is not None
+        assert self._block is not None
         keep = self.conv.shape[1]
         rows = (kept[:, None] + mx.arange(keep))[..., None]
         self.conv = mx.take_along_axis(self._inputs, rows, axis=1)
@@ -65,7 +80,7 @@ class RecurrentCache:
     def restore(self, checkpoint: tuple[mx.array | None, mx.array | None]) -> None:
         """Forget everything since the checkpoint, the block that waits for acceptance included."""
         self.conv, self.state = checkpoint
-        self._inputs = self._block = None
+        self._inputs = self._block = self._fused = None
 
     def arrays(self) -> list[mx.array]:
         return [x for x in (self.conv, self.state) if x is not None]

@@ -1,4 +1,4 @@
-"""The gated delta rule in chunked plain ops, the same code on CPU, CUDA and Metal; on CUDA two kernels for a step.
+"""The gated delta rule in chunked plain ops, the same code on CPU, CUDA and Metal.
 
 Per head, with state S [Dv, Dk], decay g in (0, 1], write strength beta and unit-norm key k (Yang et al. 2024,
 "Gated Delta Networks", arXiv 2412.06464):
@@ -12,21 +12,32 @@ Because u_j depends only on tokens up to j, a block in which a draft was refused
 after the first n tokens is made from the first n columns of u, and later columns get weight zero (`Block.commit`).
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import mlx.core as mx
-
-from engine.kernels import delta_cuda
 
 PREFILL_CHUNK = 32
 BASE = 8  # widest triangle that is inverted by its power series; its terms stay below C(8, 4) = 70
 
 
-class Block(Protocol):
-    """What `read` leaves behind, to be committed once it is known how much of it stands."""
+class Block(NamedTuple):
+    """What `read` leaves for `commit`: the T solved columns of a block. Heads are value heads, arrays are float32."""
+
+    u: mx.array  # [B, H, T, Dv]
+    k: mx.array  # [B, H, T, Dk]
+    log_decay: mx.array  # [B, H, T], running sum of log g
 
     def commit(self, state: mx.array, kept: mx.array) -> mx.array:
-        """The state after the first kept[b] tokens, 1 to T; `state` is the one that `read` was given."""
+        """The state after the first kept[b] tokens, 1 to T; later columns get weight zero.
+
+        `state` is the one that `read` was given. kept: [B] int32.
+        """
+        last = mx.take_along_axis(self.log_decay, (kept - 1)[:, None, None], axis=-1)
+        if self.u.shape[2] == 1:
+            return mx.exp(last)[..., None] * state + self.u.swapaxes(-1, -2) @ self.k
+        kept_columns = mx.arange(self.u.shape[2]) < kept[:, None, None]
+        weight = mx.where(kept_columns, mx.exp(mx.minimum(last - self.log_decay, 0.0)), 0.0)
+        return mx.exp(last)[..., None] * state + (weight[..., None] * self.u).swapaxes(-1, -2) @ self.k
 
 
 def read(
@@ -40,31 +51,6 @@ def read(
     Returns:
         y [B, T, H, Dv] in v's dtype, and the Block.
     """
-    if v.shape[1] <= delta_cuda.LONGEST and delta_cuda.fits(state):
-        return delta_cuda.read(state, q, k, v, log_g, beta)
-    return _read_chunk(state, q, k, v, log_g, beta)
-
-
-class ChunkBlock(NamedTuple):
-    """The T solved columns of a chunk. Heads are value heads, arrays are float32."""
-
-    u: mx.array  # [B, H, T, Dv]
-    k: mx.array  # [B, H, T, Dk]
-    log_decay: mx.array  # [B, H, T], running sum of log g
-
-    def commit(self, state: mx.array, kept: mx.array) -> mx.array:
-        """The state after the first kept[b] tokens: later columns get weight zero."""
-        last = mx.take_along_axis(self.log_decay, (kept - 1)[:, None, None], axis=-1)
-        if self.u.shape[2] == 1:
-            return mx.exp(last)[..., None] * state + self.u.swapaxes(-1, -2) @ self.k
-        kept_columns = mx.arange(self.u.shape[2]) < kept[:, None, None]
-        weight = mx.where(kept_columns, mx.exp(mx.minimum(last - self.log_decay, 0.0)), 0.0)
-        return mx.exp(last)[..., None] * state + (weight[..., None] * self.u).swapaxes(-1, -2) @ self.k
-
-
-def _read_chunk(
-    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array
-) -> tuple[mx.array, ChunkBlock]:
     length, heads = v.shape[1], v.shape[2]
     q, k = (_heads_first(x, heads) for x in (q, k))
     keys_and_queries = mx.concatenate([k, q], axis=2)
@@ -81,7 +67,7 @@ def _read_chunk(
         u = unit_lower_inverse(mx.tril(beta[..., None] * relative * inner[:, :, :length], -1)) @ u
         attend = relative * attend
     y = decay * from_state[:, :, length:] + attend @ u
-    return y.swapaxes(1, 2).astype(v.dtype), ChunkBlock(u, k, log_decay)
+    return y.swapaxes(1, 2).astype(v.dtype), Block(u, k, log_decay)
 
 
 def prefill(
@@ -92,7 +78,7 @@ def prefill(
     outputs = []
     for start in range(0, length, PREFILL_CHUNK):
         part = slice(start, start + PREFILL_CHUNK)
-        y, block = _read_chunk(state, q[:, part], k[:, part], v[:, part], log_g[:, part], beta[:, part])
+        y, block = read(state, q[:, part], k[:, part], v[:, part], log_g[:, part], beta[:, part])
         state = block.commit(state, mx.full((v.shape[0],), y.shape[1], dtype=mx.int32))
         outputs.append(y)
     return mx.concatenate(outputs, axis=1), state

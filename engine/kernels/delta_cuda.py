@@ -1,57 +1,101 @@
-"""The gated delta rule for the few tokens of a step, as two CUDA kernels.
+"""A gated-delta layer's recurrence for the few tokens of a step, as two CUDA kernels.
 
-The rows of the state do not depend on each other, so a warp keeps one row in registers and walks the tokens in order,
-in the very operations of plain decoding: a verified block leaves the state that token-by-token decoding would.
+`read` goes from the input projections to the outputs: convolution, SiLU, key and query norms, gates and the delta
+rule. The rows of the state do not depend on each other, so a warp keeps one row in registers and walks the tokens in
+order; what its head's rows share it computes again, which is cheaper than a launch for each of a dozen operations.
+`commit` walks the accepted tokens alone, in the same operations, so a verified block leaves the state that
+token-by-token decoding would.
 """
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 WARP = 32
-LONGEST = 16  # tokens; longer blocks are faster in chunks
 ROWS_PER_GROUP = 4
+LONGEST = 16  # tokens; longer blocks are faster in chunks
 
 _HEADER = """
 __device__ inline float warp_sum(float x) {
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
   return x;
 }
+
+// One channel of the causal convolution at token t, with SiLU. The window is the state, then the block.
+template <int K, int T, int C, typename X, typename W>
+__device__ inline float convolved(const X* conv, const X* block, const W* weight, long b, int t, int channel) {
+  float sum = 0.0f;
+  for (int j = 0; j < K; ++j) {
+    const int at = t + j - (K - 1);
+    const float x = at < 0 ? static_cast<float>(conv[(b * (K - 1) + at + K - 1) * C + channel])
+                           : static_cast<float>(block[(b * T + at) * C + channel]);
+    sum += x * static_cast<float>(weight[channel * K + j]);
+  }
+  return sum / (1.0f + expf(-sum));
+}
+
+template <int Dk, int W>
+__device__ inline void normalise(float* x, float scale) {
+  float sum = 0.0f;
+  for (int i = 0; i < W; ++i) sum += x[i] * x[i];
+  const float factor = scale * rsqrtf(warp_sum(sum) + 1e-6f);
+  for (int i = 0; i < W; ++i) x[i] *= factor;
+}
+
+__device__ inline float decay(float a, float a_log, float dt_bias) {
+  const float x = a + dt_bias;
+  const float softplus = x > 20.0f ? x : log1pf(expf(x));
+  return expf(-expf(a_log) * softplus);
+}
 """
 
 _PLACE = """
-  constexpr int W = Dk / 32;
+  constexpr int W = Dk / 32, C = 2 * Hk * Dk + H * Dv;
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
   const int row = thread / 32, lane = thread % 32;
   const int n = blockIdx.y, b = n / H, h = n % H, hk = h / (H / Hk);
+  const int q_at = hk * Dk + lane * W, k_at = Hk * Dk + q_at, v_at = 2 * Hk * Dk + h * Dv + row;
   const long place = (static_cast<long>(n) * Dv + row) * Dk + lane * W;
-  float s[W];
+  const float a_log_h = static_cast<float>(a_log[h]), dt_h = static_cast<float>(dt_bias[h]);
+  float s[W], key[W];
   for (int i = 0; i < W; ++i) s[i] = state[place + i];
+"""
+
+_KEY = """
+    for (int i = 0; i < W; ++i) key[i] = convolved<K, T, C>(conv, block, weight, b, t, k_at + i);
+    normalise<Dk, W>(key, 1.0f);
 """
 
 _READ = (
     _PLACE
     + """
+  float query[W];
   for (int t = 0; t < T; ++t) {
-    const long token = static_cast<long>(b) * T + t;
-    const long key = (token * Hk + hk) * Dk + lane * W, value = (token * H + h) * Dv + row;
-    const float g = expf(log_g[token * H + h]);
+    const long token = (static_cast<long>(b) * T + t) * H + h;
+"""
+    + _KEY
+    + """
+    for (int i = 0; i < W; ++i) query[i] = convolved<K, T, C>(conv, block, weight, b, t, q_at + i);
+    normalise<Dk, W>(query, rsqrtf(static_cast<float>(Dk)));
+    const float value = convolved<K, T, C>(conv, block, weight, b, t, v_at);
+    const float g = decay(static_cast<float>(a[token]), a_log_h, dt_h);
     float seen = 0.0f, out = 0.0f;
     for (int i = 0; i < W; ++i) {
       s[i] *= g;
-      seen += s[i] * static_cast<float>(k[key + i]);
+      seen += s[i] * key[i];
     }
-    seen = warp_sum(seen);
-    const float write = beta[token * H + h] * (static_cast<float>(v[value]) - seen);
+    const float beta = 1.0f / (1.0f + expf(-static_cast<float>(beta_logit[token])));
+    const float write = beta * (value - warp_sum(seen));
     for (int i = 0; i < W; ++i) {
-      s[i] += write * static_cast<float>(k[key + i]);
-      out += s[i] * static_cast<float>(q[key + i]);
+      s[i] += write * key[i];
+      out += s[i] * query[i];
     }
     out = warp_sum(out);
     if (lane == 0) {
-      y[value] = static_cast<InT>(out);
-      u[value] = write;
+      y[token * Dv + row] = static_cast<X>(out);
+      u[token * Dv + row] = write;
     }
   }
 """
@@ -62,73 +106,108 @@ _COMMIT = (
     + """
   const int end = kept[b];
   for (int t = 0; t < end; ++t) {
-    const long token = static_cast<long>(b) * T + t;
-    const long key = (token * Hk + hk) * Dk + lane * W;
-    const float g = expf(log_g[token * H + h]), write = u[(token * H + h) * Dv + row];
-    for (int i = 0; i < W; ++i) s[i] = s[i] * g + write * static_cast<float>(k[key + i]);
+    const long token = (static_cast<long>(b) * T + t) * H + h;
+"""
+    + _KEY
+    + """
+    const float g = decay(static_cast<float>(a[token]), a_log_h, dt_h), write = u[token * Dv + row];
+    for (int i = 0; i < W; ++i) {
+      s[i] *= g;
+      s[i] += write * key[i];
+    }
   }
   for (int i = 0; i < W; ++i) committed[place + i] = s[i];
+  for (int i = h * 32 * Dv + thread; i < (K - 1) * C; i += H * 32 * Dv) {
+    const int at = end + i / C;  // row of the window: the state's K - 1, then the block's
+    next[static_cast<long>(b) * (K - 1) * C + i] = at < K - 1
+        ? conv[(static_cast<long>(b) * (K - 1) + at) * C + i % C]
+        : block[(static_cast<long>(b) * T + at - (K - 1)) * C + i % C];
+  }
 """
 )
 
 
-class CudaBlock(NamedTuple):
-    """What `read` leaves for `commit`: u [B, T, H, Dv] float32, k [B, T, Hk, Dk], log_g [B, T, H] float32."""
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """What a layer's input projections give for a block, with the layer's own small weights.
 
-    u: mx.array
-    k: mx.array
-    log_g: mx.array
+    Attributes:
+        block: [B, T, C], C = 2 Hk Dk + H Dv, before the convolution. a, beta_logit: [B, T, H].
+        weight: [C, K, 1]. a_log, dt_bias: [H]. key_heads: Hk.
+    """
 
-    def commit(self, state: mx.array, kept: mx.array) -> mx.array:
-        """The state after the first kept[b] tokens of the block."""
-        (committed,) = _kernels()[1](
-            inputs=[state, self.u, self.k, self.log_g, kept.astype(mx.int32)],
-            template=_template(state, self.k),
-            **_launch(state),
-            output_shapes=[state.shape],
-            output_dtypes=[mx.float32],
-        )
-        return committed  # type: ignore[no-any-return]
-
-
-def read(
-    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array
-) -> tuple[mx.array, CudaBlock]:
-    """Outputs of one block of tokens; shapes as for `kernels.delta.read`."""
-    log_g, beta = log_g.astype(mx.float32), beta.astype(mx.float32)
-    y, u = _kernels()[0](
-        inputs=[state, q, k, v, log_g, beta],
-        template=[*_template(state, k), ("InT", v.dtype)],
-        **_launch(state),
-        output_shapes=[v.shape, v.shape],
-        output_dtypes=[v.dtype, mx.float32],
-    )
-    return y, CudaBlock(u, k, log_g)
+    block: mx.array
+    a: mx.array
+    beta_logit: mx.array
+    weight: mx.array
+    a_log: mx.array
+    dt_bias: mx.array
+    key_heads: int
 
 
-def fits(state: mx.array) -> bool:
-    """Whether arrays live on a CUDA device, and the kernels take a state of this shape."""
-    shaped = state.shape[3] % WARP == 0 and state.shape[2] % ROWS_PER_GROUP == 0
+def fits(state: mx.array, length: int) -> bool:
+    """Whether arrays live on a CUDA device, and the kernels take a block of this length on a state of this shape."""
+    shaped = state.shape[3] % WARP == 0 and state.shape[2] % ROWS_PER_GROUP == 0 and length <= LONGEST
     return shaped and mx.cuda.is_available() and mx.default_device() == mx.gpu
+
+
+def read(conv: mx.array, state: mx.array, given: Projected) -> tuple[mx.array, mx.array]:
+    """Outputs of a block of tokens that follow the state, which is left as it is.
+
+    Args:
+        conv: [B, K - 1, C]. state: [B, H, Dv, Dk] float32.
+    Returns:
+        y [B, T, H, Dv] in the block's type, and u of the same shape in float32, for `commit`.
+    """
+    batch, heads, dv, _ = state.shape
+    shape = (batch, given.block.shape[1], heads, dv)
+    y, u = _kernels()[0](
+        inputs=[conv, state, given.block, given.a, given.beta_logit, given.weight, given.a_log, given.dt_bias],
+        **_launch(conv, state, given),
+        output_shapes=[shape, shape],
+        output_dtypes=[given.block.dtype, mx.float32],
+    )
+    return y, u
+
+
+def commit(conv: mx.array, state: mx.array, given: Projected, u: mx.array, kept: mx.array) -> tuple[mx.array, mx.array]:
+    """(conv, state) after the first kept[b] tokens of the block that `read` was given, 1 to T."""
+    after, committed = _kernels()[1](
+        inputs=[conv, state, given.block, given.a, given.weight, given.a_log, given.dt_bias, u, kept],
+        **_launch(conv, state, given),
+        output_shapes=[conv.shape, state.shape],
+        output_dtypes=[conv.dtype, mx.float32],
+    )
+    return after, committed
 
 
 @cache
 def _kernels() -> tuple[Any, Any]:
+    shared = ["a", "beta_logit", "weight", "a_log", "dt_bias"]
     return (
+        mx.fast.cuda_kernel("gated_delta_read", ["conv", "state", "block", *shared], ["y", "u"], _READ, header=_HEADER),
         mx.fast.cuda_kernel(
-            "gated_delta_read", ["state", "q", "k", "v", "log_g", "beta"], ["y", "u"], _READ, header=_HEADER
-        ),
-        mx.fast.cuda_kernel(
-            "gated_delta_commit", ["state", "u", "k", "log_g", "kept"], ["committed"], _COMMIT, header=_HEADER
+            "gated_delta_commit",
+            ["conv", "state", "block", "a", "weight", "a_log", "dt_bias", "u", "kept"],
+            ["next", "committed"],
+            _COMMIT,
+            header=_HEADER,
         ),
     )
 
 
-def _template(state: mx.array, k: mx.array) -> list[tuple[str, Any]]:
-    _, heads, dv, dk = state.shape
-    return [("T", k.shape[1]), ("H", heads), ("Hk", k.shape[2]), ("Dk", dk), ("Dv", dv)]
-
-
-def _launch(state: mx.array) -> dict[str, tuple[int, int, int]]:
-    batch, heads, dv, _ = state.shape
-    return {"grid": (WARP * dv, batch * heads, 1), "threadgroup": (WARP * ROWS_PER_GROUP, 1, 1)}
+def _launch(conv: mx.array, state: mx.array, given: Projected) -> dict[str, Any]:
+    batch, heads, dv, dk = state.shape
+    return {
+        "template": [
+            ("X", given.block.dtype),
+            ("T", given.block.shape[1]),
+            ("K", conv.shape[1] + 1),
+            ("H", heads),
+            ("Hk", given.key_heads),
+            ("Dk", dk),
+            ("Dv", dv),
+        ],
+        "grid": (WARP * dv, batch * heads, 1),
+        "threadgroup": (WARP * ROWS_PER_GROUP, 1, 1),
+    }

@@ -7,6 +7,8 @@ import mlx.nn as nn
 from mlx_lm.models import qwen3_5, qwen3_next
 from mlx_lm.models.gated_delta import normalize_qk
 
+from engine.kernels.delta_cuda import Projected
+
 NORM_EPS = 1e-6
 
 
@@ -20,15 +22,26 @@ def _gates(a: mx.array, b: mx.array, a_log: mx.array, dt_bias: mx.array) -> tupl
 def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, cache: Any) -> mx.array:
     """From the input projections to the layer's output, [B, T, hidden]."""
     batch, length, _ = qkv.shape
+    z = z.reshape(batch, length, layer.num_v_heads, layer.head_v_dim)
+    given = Projected(qkv, a, b, layer.conv1d.weight, layer.A_log, layer.dt_bias, layer.num_k_heads)
+    y = cache.step(given)
+    if y is None:
+        y = _by_operations(layer, given, cache)
+    output: mx.array = layer.out_proj(layer.norm(y, z).reshape(batch, length, -1))
+    return output
+
+
+def _by_operations(layer: Any, given: Projected, cache: Any) -> mx.array:
+    """Convolution, norms, gates and recurrence one after another: [B, T, H, Dv]."""
+    qkv = given.block
+    batch, length, _ = qkv.shape
     conv = nn.silu(layer.conv1d(cache.window(qkv, layer.conv_kernel_size)))
     q, k, v = mx.split(conv, [layer.key_dim, 2 * layer.key_dim], axis=-1)
     q, k = (x.reshape(batch, length, layer.num_k_heads, layer.head_k_dim) for x in (q, k))
     q, k = normalize_qk(q, k, inv_scale=layer.head_k_dim**-0.5, eps=NORM_EPS)
     v = v.reshape(batch, length, layer.num_v_heads, layer.head_v_dim)
-    y = cache.scan(q, k, v, *_gates(a, b, layer.A_log, layer.dt_bias))
-    z = z.reshape(batch, length, layer.num_v_heads, layer.head_v_dim)
-    output: mx.array = layer.out_proj(layer.norm(y, z).reshape(batch, length, -1))
-    return output
+    y: mx.array = cache.scan(q, k, v, *_gates(given.a, given.beta_logit, layer.A_log, layer.dt_bias))
+    return y
 
 
 class GatedDeltaNet(qwen3_5.GatedDeltaNet):  # type: ignore[misc]
