@@ -19,7 +19,7 @@ from engine.selftest.check import Check
 from engine.step import speculate
 
 PROMPT = "Tell me a short story."
-OPENING = "Once upon a time, there was a"
+OPENING = "The old woman looked at the sea and"  # nothing the bundled model knows: two drafts in three are refused
 SAMPLING = Sampling(temperature=1.2)
 DEPTH = 2
 BATCH = 64

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookup_model import rule, save_lookup
-from tiny_models import BYTES, make, save
+from tiny_models import BYTES, make, opened, save
 
 from engine import step
 from engine.accept import Verdict
 from engine.caches.kv import KVCache
-from engine.config import EngineConfig
 from engine.direct import DirectEngine
-from engine.models.load import LoadedModel, load
+from engine.models.load import LoadedModel
 from engine.prefill import Prefill
 from engine.request import Request, Sampling
 from engine.row import Row
@@ -36,7 +35,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def load_tiny(family: str, folders: pytest.TempPathFactory) -> LoadedModel:
     folder = save(folders.mktemp(family) / "model", make(family), trunk="delta", head="delta", place="mtp.safetensors")
-    return load(EngineConfig(model=str(folder)))
+    return opened(folder)
 
 
 class Text:
@@ -198,7 +197,7 @@ def test_the_bundled_model_at_depths_that_vary(direct: DirectEngine) -> None:
 
 def test_drafts_are_whole_again_after_any_stretch_of_plain_decoding(tmp_path: Path) -> None:
     """On the model whose drafts are refused where the head's cache lacks the row before: none ever is."""
-    loaded = load(EngineConfig(model=str(save_lookup(tmp_path / "model"))))
+    loaded = opened(save_lookup(tmp_path / "model"))
     text = Text(loaded, some(random.Random(0), 4))
     rows = read(loaded, text, 2)
     for plain in (1, 2, *range(BACKLOG - 6, BACKLOG + 2)):  # from a backlog of 5, so that one draft follows a full one

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,9 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama, qwen3_5, qwen3_5_moe, qwen3_next
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from engine.config import EngineConfig, Mode
+from engine.models.load import LoadedModel, load
 
 Weights = dict[str, mx.array]
 Norms = Literal["delta", "absolute"]
@@ -108,8 +112,9 @@ class Tiny:
         return mx.fast.rms_norm(x, w["norm"], 1e-6)
 
 
-def make(family: str, seed: int = 0) -> Tiny:
-    """A random model of a family; the same seed gives the same weights.
+@cache
+def make(family: str) -> Tiny:
+    """The random model of a family, always the same.
 
     The layers add little to the embeddings, and the head's `fc` lets the embedding through, so that the head foresees
     some of what the trunk says and a wrong norm shows in its acceptance.
@@ -130,7 +135,7 @@ def make(family: str, seed: int = 0) -> Tiny:
         kind = qwen3_next.Qwen3NextDecoderLayer if family == "qwen3_next" else qwen3_5.DecoderLayer
         return kind(args, 3)
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     hidden = config["hidden_size"]
     shapes = {name: x.shape for name, x in tree_flatten(model.parameters())}
     trunk = {name: _random(rng, name, shape, 0.2) for name, shape in sorted(shapes.items())}
@@ -155,6 +160,11 @@ def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...], outputs
     fan_in = 4 if "conv1d" in name else 1 if "embed_tokens" in name else shape[-1]
     scale = 4.0 if "lm_head" in name else outputs if name.endswith(OUTPUTS) else 1.0
     return mx.array(scale * rng.normal(size=shape) / math.sqrt(fan_in), dtype=mx.float32)
+
+
+def opened(folder: Path, mode: Mode = "mtp") -> LoadedModel:
+    """A folder as the engine loads it."""
+    return load(EngineConfig(model=str(folder), mode=mode))
 
 
 def save(
