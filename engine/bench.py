@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig
@@ -68,7 +68,7 @@ def bench_speed(config: EngineConfig, progress: Callable[[str], None] = lambda l
     Raises what loading raises.
     """
     progress("loading the model")
-    ours = DirectEngine(config)
+    ours = DirectEngine(replace(config, cache_bytes=0))
     from engine.peer import Peer  # MLX may only be imported once the device is prepared
 
     peer = Peer(ours.loaded.info)

@@ -15,9 +15,11 @@ class EngineConfig:
         mode: mtp drafts with the model's own head and fails to load without one; ar decodes plainly.
         depth: drafts a step for requests that name none; None lets the policy choose.
         max_rows: requests decoded together; the rest wait.
+        cache_bytes: memory for prefixes of earlier prompts; 0 keeps none.
     """
 
     model: str | None = None
     mode: Mode = "mtp"
     depth: int | None = None
     max_rows: int = 8
+    cache_bytes: int = 1 << 30

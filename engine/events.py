@@ -92,13 +92,14 @@ class QueuedEvent:
 
 @dataclass(frozen=True, slots=True)
 class PrefillEvent:
-    """`done` of `total` prompt tokens are read, of which `cached` were taken from the cache."""
+    """`done` of `total` prompt tokens are read; `cached` of them came from the cache, and `miss` says why no more."""
 
     request_id: str
     at: float
     done: int
     total: int
     cached: int = 0
+    miss: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from engine.caches.bank import Bank, checkpoints
 from engine.models.spec import SpecModel
 from engine.penalties import Penalties
 from engine.row import Row
@@ -12,39 +13,72 @@ class Prefill:
     """One row's prompt on its way into the caches.
 
     All but the last prompt token are read; that one becomes the pending token, so that the first step of the row is
-    like any other. The head reads (hidden i, token i + 1) pairs along, its last pair is left as the backlog.
+    like any other. The head is one pair behind the trunk: it reads (hidden i, token i + 1) once that token is read,
+    and the last pair is left as the backlog. What the bank has of the prompt is not read again, and checkpoints are
+    left there on the way.
+
+    Attributes:
+        done, total: prompt tokens in the caches, and those that have to be. cached: how many came from the bank.
+        miss: why it was not more, in words.
     """
 
-    def __init__(self, spec: SpecModel, row: Row) -> None:
+    def __init__(
+        self, spec: SpecModel, row: Row, bank: Bank | None = None, turn_ends: frozenset[int] = frozenset()
+    ) -> None:
+        prompt = row.request.prompt
         self.row = row
-        self.done = 0
-        self.total = len(row.request.prompt) - 1
+        self.total = len(prompt) - 1
         self._spec = spec
+        self._bank = bank
         self._state = spec.new_state()
         self._state.read(True)
-        self._last_hidden: mx.array | None = None
+        self._hidden: mx.array | None = None  # of the last token read, for the head to pair with the next
+        self._stops: list[int] = []
+        self.done = self.cached = 0
+        self.miss = "the cache is off"
+        if bank is not None:
+            self._resume(bank, turn_ends)
+
+    def _resume(self, bank: Bank, turn_ends: frozenset[int]) -> None:
+        found = bank.find(self.row.request.prompt)
+        self._node, self.miss = found.node, found.reason
+        self.done = self.cached = found.node.end
+        if self.done:
+            bank.restore(found.node, self._state)
+            self._hidden = found.node.hidden
+        self._stops = checkpoints(self.row.request.prompt, turn_ends, self.done)
 
     @property
     def finished(self) -> bool:
         return self.done == self.total
 
     def advance(self, most: int) -> None:
-        """Read up to `most` more tokens and evaluate."""
-        end = min(self.done + most, self.total)
-        tokens = mx.array([self.row.request.prompt[self.done : end + 1]], dtype=mx.int32)
-        hidden = self._spec.hidden(tokens[:, :-1], self._state)
+        """Read up to `most` more tokens, no further than the next checkpoint, and evaluate."""
+        end = min(self.done + most, self.total, *self._stops[:1])
+        tokens = mx.array([self.row.request.prompt[self.done : end]], dtype=mx.int32)
+        hidden = self._spec.hidden(tokens, self._state)
         self._state.clock.advance_all(end - self.done)
         if self._spec.head is not None:
-            self._read_head(tokens[:, 1:], hidden, is_last=end == self.total)
-        self._last_hidden = hidden[:, -1:]
-        mx.eval(self._last_hidden, self._state.arrays())
+            self._read_head(tokens, hidden)
+        self._hidden = hidden[:, -1:]
+        mx.eval(self._hidden, self._state.arrays())
         self.done = end
+        if self._stops[:1] == [end]:
+            self._stops.pop(0)
+            self._leave_checkpoint()
 
-    def _read_head(self, following: mx.array, hidden: mx.array, is_last: bool) -> None:
-        pairs = following.shape[1] - is_last
-        if pairs:
-            self._spec.head_hidden(following[:, :pairs], hidden[:, :pairs], self._state)
-            self._state.head_clock.advance_all(pairs)
+    def _read_head(self, tokens: mx.array, hidden: mx.array) -> None:
+        before = [] if self._hidden is None else [self._hidden]
+        pairs = mx.concatenate([*before, hidden[:, :-1]], axis=1)
+        following = tokens[:, tokens.shape[1] - pairs.shape[1] :]
+        if pairs.shape[1]:
+            self._spec.head_hidden(following, pairs, self._state)
+            self._state.head_clock.advance_all(pairs.shape[1])
+
+    def _leave_checkpoint(self) -> None:
+        assert self._bank is not None
+        ids = self.row.request.prompt[self._node.end : self.done]
+        self._node = self._bank.add(self._node, ids, self._state, self._hidden if self._spec.head is not None else None)
 
     def rows(self) -> Rows:
         """The finished prompt as a batch of one row, ready for its first step."""
@@ -52,7 +86,7 @@ class Prefill:
         last = mx.array([self.row.request.prompt[-1]], dtype=mx.int32)
         backlog = None
         if self._spec.head is not None:
-            hidden = self._last_hidden
+            hidden = self._hidden
             fresh = 0 if hidden is None else 1
             if hidden is None:
                 hidden = mx.zeros((1, 1, self._spec.hidden_size))

@@ -67,7 +67,7 @@ class Row:
         self._submitted = time.monotonic()
         self._prefill_started: float | None = None
         self._prefill_done: float | None = None
-        self._first_tokens = 0
+        self._first_tokens = self._cached = 0
         self._first_token_at: float | None = None
         self._last_token_at = 0.0
         self._steps = self._depth = 0
@@ -75,8 +75,9 @@ class Row:
         self._judged_by_depth: list[int] = []
         self._accepted_by_depth: list[int] = []
 
-    def prefill_started(self) -> None:
-        self._prefill_started = time.monotonic()
+    def prefill_started(self, cached: int) -> None:
+        """The prompt is being read from now on; its first `cached` tokens are in the caches already."""
+        self._prefill_started, self._cached = time.monotonic(), cached
 
     def prefill_done(self) -> None:
         self._prefill_done = time.monotonic()
@@ -178,6 +179,7 @@ class Row:
         return Usage(
             prompt_tokens=len(self.request.prompt),
             completion_tokens=self._delivered,
+            cached_tokens=self._cached,
             reasoning_tokens=self._reasoning,
             accepted_prediction_tokens=self._accepted,
             rejected_prediction_tokens=self._rejected,
@@ -186,7 +188,7 @@ class Row:
     def _stats(self) -> Stats:
         first, started, done = self._first_token_at, self._prefill_started, self._prefill_done
         decoding = self._last_token_at - first if first is not None else 0.0
-        read = len(self.request.prompt) - 1  # the last prompt token is read by the first step
+        read = len(self.request.prompt) - 1 - self._cached  # the last prompt token is read by the first step
         return Stats(
             mode=self.mode,
             depth=self._depth,

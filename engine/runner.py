@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from engine.caches.bank import Bank
 from engine.config import EngineConfig
 from engine.depth import CostAwareDepth, DepthPolicy, FixedDepth
 from engine.errors import NumericalError
@@ -45,6 +46,7 @@ class Runner:
         self._spec = loaded.spec
         self._chat = loaded.chat
         self._scheduler = Scheduler(config.max_rows)
+        self._bank = Bank(config.cache_bytes) if config.cache_bytes else None
         self._prefill: Prefill | None = None
         self._rows: Rows | None = None
         self._flight: Flight | None = None
@@ -97,13 +99,15 @@ class Runner:
 
     def _read(self, row: Row, chunk: int) -> None:
         if self._prefill is None or self._prefill.row is not row:
-            row.prefill_started()
-            self._prefill = Prefill(self._spec, row)
+            self._prefill = Prefill(self._spec, row, self._bank, self._chat.eos_ids)
+            row.prefill_started(self._prefill.cached)
         prefill = self._prefill
         if not prefill.finished:
             prefill.advance(chunk)
         self._landed_at = None
-        row.emit(PrefillEvent(row.request.id, time.monotonic(), prefill.done, prefill.total))
+        row.emit(
+            PrefillEvent(row.request.id, time.monotonic(), prefill.done, prefill.total, prefill.cached, prefill.miss)
+        )
         if prefill.finished:
             row.prefill_done()
             joining = prefill.rows()
