@@ -125,7 +125,7 @@ class ThreadEngine:
     def _raise_unless_loaded(self) -> None:
         if self._error is not None:
             raise self._error
-        if not self._loaded.is_set():
+        if self._state == "loading":
             raise EngineError("The model is still loading; try again in a moment.")
 
     def _send(self, event: Event, *sinks: EventSink) -> None:
@@ -151,7 +151,8 @@ class ThreadEngine:
         from engine.runner import Runner
 
         runner = Runner(loaded, self._config)
-        self._info, self._chat, self._state = loaded.info, loaded.chat, "ready"
+        self._info, self._chat = loaded.info, loaded.chat
+        self._state = "ready"
         self._loaded.set()
         self._send(ReadyEvent(time.monotonic(), loaded.info.name))
         try:

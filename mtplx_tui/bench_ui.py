@@ -24,6 +24,7 @@ from pathlib import Path
 from termios import TIOCSWINSZ
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.errors import EngineError
 from engine.events import Event, FinishEvent
 from engine.request import Request
 
@@ -39,7 +40,7 @@ COLUMNS, ROWS = 120, 40
 SYNC_QUERY, SYNC_REPLY = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 
 
-class BenchFailedError(Exception):
+class BenchFailedError(EngineError):
     """The measurement could not be made; the text says why and can be shown to a user."""
 
 
@@ -176,7 +177,7 @@ def _with_ui(handle: _FixedAnswer, folder: Path) -> tuple[float, float]:
         composer = pilot.app.screen.query_one(Composer)
         composer.put(Draft(PROMPT))
         await asyncio.sleep(0.5)
-        await pilot.press("enter")
+        pilot.app.simulate_key("enter")  # pilot.press waits until the whole process, engine included, is idle
         wall, cpu = time.monotonic(), time.thread_time()
         while not handle.ended.is_set():
             await asyncio.sleep(0.05)
@@ -229,11 +230,9 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _child(order: dict[str, Any]) -> None:
-    from engine.errors import EngineError
-
     try:
         result = _measure(order["model"], order["answers"], order["tokens"])
-    except (EngineError, BenchFailedError) as error:
+    except EngineError as error:
         result = {"error": str(error)}
     with open(order["result_fd"], "w", encoding="utf-8") as out:
         json.dump(result, out)

@@ -3,7 +3,7 @@
 BUSY_S = 1 / 12
 IDLE_S = 0.25
 SLOWEST_S = 0.25
-SHARE = 0.06
+SHARE = 0.03
 """The share of one core that drawing may take while tokens come. On a fast machine 12 updates a second cost less; on
 a slow one the updates get fewer, not the tokens."""
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from engine.handle import EngineHandle
+from engine.errors import EngineError
+from engine.handle import EngineHandle, ModelInfo
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import Glyphs
 from mtplx_tui.recorder import Recorder
@@ -26,3 +27,12 @@ class Services:
     clock: Callable[[], float]
     wall: Callable[[], datetime]
     server_line: Callable[[], str]
+
+    def model(self) -> ModelInfo | None:
+        """The loaded model, or None while there is none to use."""
+        if self.handle.state != "ready":
+            return None
+        try:
+            return self.handle.model
+        except EngineError:
+            return None

@@ -209,7 +209,7 @@ def _info(
     head = None
     if config.mode == "mtp":
         size = sum(tensor.nbytes for tensor in builder.head_tensors.values())
-        head = f"1 layer, {len(builder.head_tensors)} tensors, {size / 1e6:.1f} MB"
+        head = f"mtp, 1 layer, {len(builder.head_tensors)} tensors, {size / 1e6:.1f} MB"
     return ModelInfo(
         name=files.name,
         path=str(files.path),

@@ -1,7 +1,5 @@
 """The verify waterfall: one line a step, its shape readable without colour."""
 
-from collections.abc import Sequence
-
 from rich.cells import cell_len, set_cell_size
 
 from engine.events import StepEvent
@@ -48,11 +46,6 @@ def row(step: StepEvent, depth: int, width: int, glyphs: Glyphs) -> str:
     figures = f"{step.emitted:<3d}{ms:7.1f}" if ms < 1000 else f"{step.emitted:<3d}{ms:7.0f}"
     fate = shape(step.drafted, step.accepted, depth, glyphs)
     return fit(f"{step.step:<5d} {fate}  {figures} {said(step, glyphs)}", width, glyphs)
-
-
-def rows(steps: Sequence[StepEvent], depth: int, width: int, glyphs: Glyphs) -> list[str]:
-    """Steps in the order given (newest first on screen)."""
-    return [row(step, depth, width, glyphs) for step in steps]
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:

@@ -1,5 +1,6 @@
 """Markdown that only ever grows, laid out at the cost of its last block."""
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -7,11 +8,15 @@ from markdown_it.token import Token
 
 from mtplx_tui.glyphs import Glyphs
 from mtplx_tui.layout.code import highlight
+from mtplx_tui.layout.growing_text import GrowingLine
 from mtplx_tui.layout.markdown import block_starts, fence_body, fence_bottom, fence_top, lines_of, parse
 from mtplx_tui.layout.spans import Line
 
 FENCE_CHUNK = 32
 """Lines of a fence still open that are highlighted together, once; a whole fence is coloured anew when it closes."""
+
+_PROSE = re.compile(r"""[^\W\d_](?:[^\W_]|[ ,.;:'"()?!%-])*""")
+"""Text that is one paragraph without any markup, as most of an answer is while it streams; it needs no parser."""
 
 
 class GrowingMarkdown:
@@ -30,6 +35,7 @@ class GrowingMarkdown:
         self._lines: list[Line] = []
         self._laid = 0  # settled blocks that `_lines` holds
         self._fence: list[Line] = []
+        self._prose = GrowingLine("")
         self.finished = False
 
     @property
@@ -51,7 +57,9 @@ class GrowingMarkdown:
         if (width, glyphs) != (self._width, self._glyphs):
             self._width, self._glyphs = width, glyphs
             self._laid, self._lines, self._fence = 0, [], []
-        tokens = self._parse_tail()
+        if _PROSE.fullmatch(self._tail) and self._laid == len(self._settled):
+            return self._lines, self._after_gap(self._prose.lay_out(self._tail, width))
+        tokens = self._parse(self._tail)
         starts = block_starts(tokens)
         if len(starts) > 1 and not self.finished:
             lines = self._tail.split("\n")
@@ -59,15 +67,15 @@ class GrowingMarkdown:
             self._settled += ["\n".join([*lines[a:b], ""]) for a, b in pairwise(bounds)]
             self._tail = "\n".join(lines[bounds[-1] :])
             self._fence = []
-            tokens = self._parse_tail()
+            tokens = self._parse(self._tail)
         for block in self._settled[self._laid :]:
             self._lines += self._after_gap(lines_of(parse(block, self._env), width, glyphs))
         self._laid = len(self._settled)
         return self._lines, self._after_gap(self._last(tokens, width, glyphs))
 
-    def _parse_tail(self) -> list[Token]:
+    def _parse(self, tail: str) -> list[Token]:
         """Definitions of links found in it are not kept: the last may be half an address yet."""
-        return parse(self._tail, {"references": dict(self._env.get("references", {}))})
+        return parse(tail, {"references": dict(self._env.get("references", {}))})
 
     def _after_gap(self, lines: list[Line]) -> list[Line]:
         return [(), *lines] if self._lines and lines else lines
@@ -78,7 +86,7 @@ class GrowingMarkdown:
         if len(tokens) == 1 and tokens[0].type == "fence" and not _closed(self._tail, tokens[0].markup):
             return self._open_fence(tokens[0].info.strip().split(" ")[0], tokens[0].content, width, glyphs)
         held = _held_back(self._tail)
-        return lines_of(parse(self._tail[:-held], self._env) if held else tokens, width, glyphs)
+        return lines_of(self._parse(self._tail[:-held]) if held else tokens, width, glyphs)
 
     def _open_fence(self, language: str, content: str, width: int, glyphs: Glyphs) -> list[Line]:
         """Whole chunks of the code are highlighted once, so that a long fence costs no more than a short one."""

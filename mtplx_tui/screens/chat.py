@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
@@ -16,7 +16,7 @@ from mtplx_tui.conversation import Phase
 from mtplx_tui.drafts import Draft
 from mtplx_tui.keys import bindings, footer
 from mtplx_tui.pace import Pace
-from mtplx_tui.screens.figures import VERIFY_TITLE, Figures
+from mtplx_tui.screens.figures import Figures
 from mtplx_tui.screens.help import HelpScreen
 from mtplx_tui.screens.sessions import SessionsScreen
 from mtplx_tui.services import Services
@@ -25,8 +25,7 @@ from mtplx_tui.talk import Talk, Turn, resumed_blocks
 from mtplx_tui.tuning import collect
 from mtplx_tui.widgets.blocks import Answer, Block, Notice, UserMessage, Welcome
 from mtplx_tui.widgets.composer import Composer
-from mtplx_tui.widgets.lines import Frame, Lines
-from mtplx_tui.widgets.scrollmark import ScrollMark
+from mtplx_tui.widgets.lines import Lines
 from mtplx_tui.widgets.transcript import Transcript
 
 QUIT_TWICE_S = 2.0
@@ -34,11 +33,14 @@ COLLECT_AFTER_S = 1.0
 HISTORY_SESSIONS = 10
 MIN_WIDTH, MIN_HEIGHT = 80, 24
 PANEL_WIDTH = 110
+EDGE_ROWS = 3
+"""The two lines at the top and the one at the bottom, between which the panel stands."""
 
 
 class ChatScreen(Screen[None]):
     CSS_PATH = "chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+    BLANK = True
     AUTO_FOCUS = "#composer"
 
     def __init__(self, services: Services, notice: str | None = None) -> None:
@@ -52,24 +54,19 @@ class ChatScreen(Screen[None]):
         self._ready = False
         self._interrupted_at = -QUIT_TWICE_S
         self._pace = Pace()
+        self._next_tick: asyncio.TimerHandle | None = None
 
     def compose(self) -> ComposeResult:
         glyphs = self.services.glyphs
+        # Flat on purpose: each container is one more layer that every repaint goes through, row by row.
         yield Lines(glyphs, id="top")
-        with Horizontal(id="body"):
-            with Vertical(id="talk"):
-                with Horizontal(id="view"):
-                    mark = ScrollMark(glyphs)
-                    yield Transcript(glyphs, mark, id="transcript")
-                    yield mark
-                yield Lines(glyphs, id="status")
-                with Horizontal(id="compose"):
-                    yield Static(">", id="prompt", markup=False)
-                    yield Composer(glyphs, id="composer")
-            with Vertical(id="panel"):
-                yield Lines(glyphs, id="verify", frame=Frame(VERIFY_TITLE))
-                yield Lines(glyphs, id="engine", frame=Frame("engine"))
+        yield Lines(glyphs, id="panel")
         yield Lines(glyphs, id="foot")
+        yield Transcript(glyphs, id="transcript")
+        yield Lines(glyphs, id="status")
+        with Horizontal(id="compose"):
+            yield Static(">", id="prompt", markup=False)
+            yield Composer(glyphs, id="composer")
         yield Static(id="too-small", markup=False)
 
     def on_mount(self) -> None:
@@ -92,6 +89,7 @@ class ChatScreen(Screen[None]):
             f"This screen needs {MIN_WIDTH}x{MIN_HEIGHT} characters.\n"
             f"The terminal has {width}x{height} now: make it larger.\n\nNothing is lost meanwhile. ^Q leaves."
         )
+        self.query_one("#panel").styles.height = max(height - EDGE_ROWS, 0)
         self.query_one("#foot", Lines).show([footer(width)])
         self.call_after_refresh(self.figures.draw)
 
@@ -106,14 +104,19 @@ class ChatScreen(Screen[None]):
                 self._advance(turn, self.talk.take(pulled) is not None)
             self._tell_failure()
             self.figures.update(bool(pulled.events), pulled.finish is not None)
-        if not self._ready and self.services.handle.state == "ready":
+        if not self._ready and self.services.model() is not None:
             self._ready = True
             self.set_timer(COLLECT_AFTER_S, self._collect)
         busy = self.talk.turn is not None or self.services.bridge.state.busy
-        self.set_timer(self._pace.next(busy, time.thread_time()), self._tick)
+        pause = self._pace.next(busy, time.thread_time())
+        self._next_tick = asyncio.get_running_loop().call_later(pause, self.call_next, self._tick)
+
+    def on_unmount(self) -> None:
+        if self._next_tick is not None:
+            self._next_tick.cancel()
 
     def _advance(self, turn: Turn, ended: bool) -> None:
-        if turn.phase is Phase.LOADING and self.services.handle.state == "ready":
+        if turn.phase is Phase.LOADING and self.services.model() is not None:
             self._submit(turn)
         turn.answer.waiting = self._waiting(turn.phase)
         self.transcript.update(turn.answer)
@@ -280,10 +283,6 @@ class ChatScreen(Screen[None]):
     def _page(self, event: Composer.Paged) -> None:
         self.transcript.scroll_rows(event.direction * self.transcript.page_rows)
         self.figures.draw()
-
-    @on(ScrollMark.Moved)
-    def _scroll(self, event: ScrollMark.Moved) -> None:
-        self.transcript.scroll_rows(event.share * self.transcript.max_scroll_y - self.transcript.scroll_y)
 
     def action_follow(self) -> None:
         self.transcript.follow()

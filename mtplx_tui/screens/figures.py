@@ -6,21 +6,19 @@ from typing import TYPE_CHECKING
 from engine.errors import EngineError
 from engine.handle import ModelInfo
 from mtplx_tui.conversation import Phase
-from mtplx_tui.glyphs import one_line
 from mtplx_tui.layout.spans import Line
 from mtplx_tui.services import Services
 from mtplx_tui.state import Snapshot
 from mtplx_tui.talk import Talk
-from mtplx_tui.widgets.lines import Frame, Lines
-from mtplx_tui.widgets.panel import SERIES_BINS, Surroundings, engine_lines, verify_lines
+from mtplx_tui.widgets.lines import Lines
+from mtplx_tui.widgets.panel import SERIES_BINS, Surroundings, panel_lines
 from mtplx_tui.widgets.status import status_line, top_lines
 from mtplx_tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-VERIFY_TITLE = "verify, newest first"
-FIGURES_S = 0.25
+FIGURES_S = 0.3
 """Between two updates while something runs. Text comes more often; nobody reads figures faster."""
 
 
@@ -32,8 +30,7 @@ class Figures:
         self._talk = talk
         self._top = screen.query_one("#top", Lines)
         self._status = screen.query_one("#status", Lines)
-        self._verify = screen.query_one("#verify", Lines)
-        self._engine = screen.query_one("#engine", Lines)
+        self._panel = screen.query_one("#panel", Lines)
         self._transcript = screen.query_one(Transcript)
         self._drawn_at = 0.0
         self._drawn: object = None
@@ -54,23 +51,15 @@ class Figures:
         services = self._services
         self._drawn_at = time.monotonic()
         self._stale = False
-        snapshot = services.bridge.state.snapshot(services.clock(), max(self._verify.room[1], 1), SERIES_BINS)
-        model = self._model()
+        snapshot = services.bridge.state.snapshot(services.clock(), max(self._panel.size.height, 1), SERIES_BINS)
+        model = services.model()
         glyphs = services.glyphs
         width = self._top.size.width
         self._top.show(top_lines(self._title(), self._model_name(model), self.state_word(snapshot), width, glyphs))
         self._status.show([status_line(snapshot, model, self._hint(), self._status.size.width, glyphs)])
-        if not self._verify.size.width:
-            return
-        watched = snapshot.watched
-        whose = (
-            f"{one_line(watched.source, glyphs)} {one_line(watched.id[:5], glyphs)}"
-            if watched and snapshot.steps
-            else ""
-        )
-        self._verify.show(verify_lines(snapshot, *self._verify.room, glyphs), Frame(VERIFY_TITLE, whose))
-        around = Surroundings(model, services.server_line(), self._saved(), services.recorder.problem)
-        self._engine.show(engine_lines(snapshot, around, self._engine.room[0], glyphs))
+        if self._panel.size.width:
+            around = Surroundings(model, services.server_line(), self._saved(), services.recorder.problem)
+            self._panel.show(panel_lines(snapshot, around, *self._panel.size, glyphs))
 
     def failure(self) -> str | None:
         """Why no model runs, where none does and none will."""
@@ -96,11 +85,6 @@ class Figures:
             others = len(snapshot.active)
             return f"{Phase.IDLE.value} +{others} outside"
         return phase.value
-
-    def _model(self) -> ModelInfo | None:
-        if self._services.handle.state != "ready":
-            return None
-        return self._services.handle.model
 
     def _model_name(self, model: ModelInfo | None) -> str:
         if model is not None:

@@ -1,16 +1,20 @@
 """The side panel's lines, from a snapshot: the verify waterfall above, the engine below."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from engine.events import StepEvent
 from engine.handle import ModelInfo
 from mtplx_tui.charts.bars import FIGURES, columns, depth_bars, meter
 from mtplx_tui.charts.numbers import count, nice_top, percent, rate, seconds
 from mtplx_tui.charts.waterfall import fit as fit_text
-from mtplx_tui.charts.waterfall import header, rows
+from mtplx_tui.charts.waterfall import header, row
 from mtplx_tui.glyphs import Glyphs, one_line
+from mtplx_tui.layout.frames import framed
 from mtplx_tui.layout.spans import Line, Span, fit, merge, wrap
 from mtplx_tui.state import RequestRow, Snapshot
 
+ENGINE_HEIGHT = 14
 REQUEST_ROWS = 3
 SERIES_BINS = 60
 
@@ -23,6 +27,20 @@ class Surroundings:
     server: str
     saved: str
     problem: str | None
+
+
+def panel_lines(snapshot: Snapshot, around: Surroundings, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """The whole panel: two boxes of `width` columns, `height` rows together."""
+    watched = snapshot.watched
+    whose = ""
+    if watched is not None and snapshot.steps:
+        whose = f"{one_line(watched.source, glyphs)} {one_line(watched.id[:5], glyphs)}"
+    room = max(width - 4, 0)
+    above = max(height - ENGINE_HEIGHT, 0)
+    return [
+        *framed(verify_lines(snapshot, room, above - 2, glyphs), width, above, glyphs, "verify, newest first", whose),
+        *framed(engine_lines(snapshot, around, room, glyphs), width, ENGINE_HEIGHT, glyphs, "engine"),
+    ]
 
 
 def verify_lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -39,18 +57,20 @@ def verify_lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs) ->
     below = [*([(), *legend] if legend else []), *([(), *figures] if height >= 8 + len(figures) else [])]
     shown = snapshot.steps[: max(height - 1 - len(below), 1)]
     lines: list[Line] = [((fit_text(header(depth), width, glyphs), "muted"),)]
-    lines += [_painted(row, depth, glyphs) for row in rows(shown, depth, width, glyphs)]
+    lines += [_step_line(step, depth, width, glyphs) for step in shown]
     lines += [()] * (height - len(lines) - len(below))
     return [*lines, *below]
 
 
-def _painted(row: str, depth: int, glyphs: Glyphs) -> Line:
+@lru_cache(maxsize=256)
+def _step_line(step: StepEvent, depth: int, width: int, glyphs: Glyphs) -> Line:
     """Colour is added to the shapes; it says nothing that they do not say."""
+    text = row(step, depth, width, glyphs)
     start, end = 6, 6 + depth + 1
     roles = {glyphs.accepted: "accept", glyphs.refused: "refuse", glyphs.bonus: "bonus"}
-    fate: list[Span] = [(mark, roles.get(mark, "faint")) for mark in row[start:end]]
-    numbers = row[end : end + 13]
-    return merge([(row[:start], "muted"), *fate, (numbers[:5], ""), (numbers[5:], "muted"), (row[end + 13 :], "")])
+    fate: list[Span] = [(mark, roles.get(mark, "faint")) for mark in text[start:end]]
+    numbers = text[end : end + 13]
+    return merge([(text[:start], "muted"), *fate, (numbers[:5], ""), (numbers[5:], "muted"), (text[end + 13 :], "")])
 
 
 def _legend(depth: int, glyphs: Glyphs, width: int) -> list[Line]:

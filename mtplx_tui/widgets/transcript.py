@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from textual import events
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -19,7 +20,6 @@ from mtplx_tui.glyphs import Glyphs
 from mtplx_tui.layout.spans import Line, plain
 from mtplx_tui.widgets.blocks import Answer, Block
 from mtplx_tui.widgets.painting import ROLE_CLASSES, Painter
-from mtplx_tui.widgets.scrollmark import ScrollMark
 
 PAGE_BLOCKS = 40
 """Blocks that are laid out at first; older ones follow, as many again, when the view is scrolled to the top."""
@@ -29,20 +29,35 @@ NEAR_END = 2
 very last row, which a stream keeps moving away (Textualize/textual#6677)."""
 
 
+SLACK_ROWS = 3
+"""Rows that are left free below a growing answer when the view has to move: it then moves, and is painted whole, a
+quarter as often, and text stands still while it is read."""
+
+_Row = tuple[Strip, Strip]
+"""A row without and with the scroll mark in its last column, so that a scroll repaints from what is kept."""
+
+
+def _mark(top: int, height: int, total: int) -> tuple[int, int]:
+    """First row and length of the scroll mark, in a view of `height` rows from row `top` of `total`."""
+    if total <= height or height <= 0:
+        return 0, 0
+    length = max(height * height // total, 1)
+    return round(top * (height - length) / (total - height)), length
+
+
 class Transcript(ScrollView, can_focus=False):
     """Blocks, oldest first. It follows new text until the user scrolls up, and again once back near the bottom."""
 
     COMPONENT_CLASSES = ROLE_CLASSES
 
-    def __init__(self, glyphs: Glyphs, mark: ScrollMark, *, id: str | None = None) -> None:
+    def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._mark = mark
         self.following = True
         self._glyphs = glyphs
         self._blocks: list[Block] = []
         self._first = 0  # the oldest block that is laid out
         self._lines: list[list[Line]] = []  # of the blocks from `_first` on
-        self._strips: list[list[Strip | None]] = []
+        self._strips: list[list[_Row | None]] = []
         self._tops: list[int] = [0]
         self._width = 0
         self._painter: Painter | None = None
@@ -50,7 +65,7 @@ class Transcript(ScrollView, can_focus=False):
 
     @property
     def allow_vertical_scroll(self) -> bool:
-        return True  # by wheel and keys; the mark stands in for Textual's scrollbar
+        return True  # by wheel and keys; a mark in the last column stands in for Textual's scrollbar
 
     # What is shown
 
@@ -132,16 +147,26 @@ class Transcript(ScrollView, can_focus=False):
     def _changed(self, row: int) -> None:
         """Rows from `row` on are new."""
         self._tops = [0, *accumulate(map(len, self._lines))]
-        size = Size(self._width, self._tops[-1])
+        total = self._tops[-1]
+        size = Size(self._width, total + (min(SLACK_ROWS, self.size.height // 8) if self._streaming else 0))
         if size != self.virtual_size:
             # Set without its watcher, which would lay out the whole screen, where nothing moves but these lines.
             self.set_reactive(ScrollView.virtual_size, size)
         before = self.scroll_offset.y
-        self._steer(self.max_scroll_y if self.following else self.scroll_y)
+        if self.following and not (
+            self._streaming and before <= self.max_scroll_y and total <= before + self.size.height
+        ):
+            self._steer(self.max_scroll_y)
+        else:
+            self._steer(self.scroll_y)
         if self.scroll_offset.y == before:
             top = max(row - before, 0)
             self.refresh(Region(0, top, self.size.width, max(self.size.height - top, 0)))
-        self._mark.show(self.scroll_offset.y, size.height)
+
+    @property
+    def _streaming(self) -> bool:
+        last = self._blocks[-1] if self._blocks else None
+        return isinstance(last, Answer) and last.live
 
     def _steer(self, y: float) -> None:
         self._steering = True
@@ -152,7 +177,6 @@ class Transcript(ScrollView, can_focus=False):
         super().watch_scroll_y(old_value, new_value)
         if self._steering:
             return
-        self._mark.show(self.scroll_offset.y, self.virtual_size.height)
         self.following = new_value >= self.max_scroll_y - NEAR_END if new_value > old_value else False
         if new_value < 1 and self._first:
             self.call_later(self._load_older)
@@ -184,29 +208,34 @@ class Transcript(ScrollView, can_focus=False):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of the view. They bypass Textual's cache by screen row, which a scroll empties."""
         top = self.scroll_offset.y
-        width = self.size.width
-        strips = [self._row(top + y, width) for y in crop.line_range]
+        width, height = self.size
+        first, length = _mark(top, height, self._tops[-1])
+        strips = [self._row(top + y, width, first <= y < first + length) for y in crop.line_range]
         left, right = crop.column_span
         return strips if (left, right) == (0, width) else [strip.crop_extend(left, right, None) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
         """One row with its place in the text, by which a mouse selection finds the characters."""
         row = self.scroll_offset.y + y
-        return self._row(row, self.size.width).apply_offsets(0, row)
+        return self._row(row, self.size.width, False).apply_offsets(0, row)
 
-    def _row(self, row: int, width: int) -> Strip:
+    def _row(self, row: int, width: int, marked: bool) -> Strip:
         if self._painter is None:
             self._painter = Painter(self, self._glyphs.ellipsis)
         if not 0 <= row < self._tops[-1]:
             return Strip.blank(width, self._painter.base)
         index = bisect_right(self._tops, row) - 1
         place = row - self._tops[index]
-        strip = self._strips[index][place]
-        if strip is None or strip.cell_length != width:
-            strip = self._strips[index][place] = self._painter.strip(self._lines[index][place], width)
+        kept = self._strips[index][place]
+        if kept is None:
+            strip = self._painter.strip(self._lines[index][place], width - 1)
+            kept = self._strips[index][place] = (
+                Strip([*strip, Segment(" ", self._painter.base)], width),
+                Strip([*strip, Segment(self._glyphs.thumb, self._painter.style("rule"))], width),
+            )
         selection = self.text_selection
         span = None if selection is None else selection.get_span(row)
-        return strip if span is None else self._selected(strip, *span)
+        return kept[marked] if span is None else self._selected(kept[marked], *span)
 
     def _selected(self, strip: Strip, start: int, end: int) -> Strip:
         text = strip.text

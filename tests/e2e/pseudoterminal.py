@@ -42,6 +42,11 @@ class Pty:
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     @property
+    def unwrapped(self) -> str:
+        """The screen as one line, in which a message that the terminal wrapped is whole."""
+        return "".join(self._screen.display)
+
+    @property
     def modes(self) -> set[int]:
         """Private modes now on."""
         modes = set(AT_START)

@@ -91,11 +91,13 @@ class NoHistory(SpecModel):
 class ForgetsTheBorder(Prefill):
     """Pairs hiddens and tokens inside a chunk only: its last hidden, whose token is in the next, gets no row."""
 
-    def _read_head(self, following: mx.array, hidden: mx.array, is_last: bool) -> None:
-        pairs = following.shape[1] - 1
+    def _read_head(self, tokens: mx.array, hidden: mx.array) -> None:
+        if self._hidden is not None:
+            self._state.head_clock.advance_all(1)
+        pairs = tokens.shape[1] - 1
         if pairs:
-            self._spec.head_hidden(following[:, :pairs], hidden[:, :pairs], self._state)
-        self._state.head_clock.advance_all(following.shape[1] - is_last)
+            self._spec.head_hidden(tokens[:, 1:], hidden[:, :-1], self._state)
+            self._state.head_clock.advance_all(pairs)
 
 
 def test_a_head_that_keeps_the_contract_agrees_everywhere(lookup: Callable[..., DirectEngine]) -> None:

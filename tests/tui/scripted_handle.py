@@ -55,6 +55,7 @@ class ByteChat:
 class ScriptedHandle:
     """Conducted by `Play`; what the screen asked for is kept in `requests` and `cancelled`.
 
+    `model_is_late` is the moment in which an engine says that it is ready and has not yet handed out its model.
     A cancelled request ends at once, unless `ends_on_cancel` is off and the script ends it.
     """
 
@@ -65,6 +66,7 @@ class ScriptedHandle:
         self.requests: list[Request] = []
         self.cancelled: list[str] = []
         self.ends_on_cancel = True
+        self.model_is_late = False
         self._sinks: dict[str, EventSink] = {}
         self._listeners: list[EventSink] = []
 
@@ -79,7 +81,7 @@ class ScriptedHandle:
         return cast(ChatFormat, ByteChat())
 
     def _raise_unless_ready(self) -> None:
-        if self.state != "ready":
+        if self.state != "ready" or self.model_is_late:
             raise self.error if self.state == "failed" else EngineError("The model is still loading.")
 
     def wait_ready(self, timeout: float | None = None) -> ModelInfo:

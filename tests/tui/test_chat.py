@@ -93,7 +93,7 @@ class TestSending:
                 play.say(f" word{n}", " and", " more", drafted=4, refused=" less")
             await shown(pilot, "word29 and more▊")
             await until(pilot, lambda: state(app) == "DECODE")
-            assert "30    ■■x··  3     40.0 word29 and [les…" in lines(app, "verify")
+            assert "30    ■■x··  3     40.0 word29 and [les…" in lines(app, "panel")
             play.finish()
             await until(pilot, lambda: state(app) == "READY")
             assert "word29 and more" in transcript(app).text
@@ -417,7 +417,7 @@ class TestForeignText:
         app = make_app()
         async with app.run_test(size=WIDE) as pilot:
             Play.outside(handle, "\x1b[2Jr", "a\x1bpi").prefill().say("\x1b]0;x\x07")
-            await until(pilot, lambda: "a␛pi" in lines(app, "engine"))
+            await until(pilot, lambda: "a␛pi" in lines(app, "panel"))
             assert "\x1b" not in _painted(app)
 
 
@@ -502,7 +502,7 @@ class TestChats:
             other.execute("BEGIN EXCLUSIVE")
             (await ask(pilot, handle, "kept on screen")).prefill().say("all", " here").finish()
             await until(pilot, lambda: "not saved" in lines(app, "status"))
-            assert "not saved:" in lines(app, "engine")
+            assert "not saved:" in lines(app, "panel")
             assert "all here" in transcript(app).text
             other.execute("ROLLBACK")
             other.close()
@@ -535,6 +535,19 @@ class TestLoading:
             handle.emit(ReadyEvent(2.0, "demo-13m"))
             await until(pilot, lambda: handle.requests)
             assert prompt_of(handle) == "<user>|early"
+
+    async def test_a_model_that_is_handed_out_after_ready_is_waited_for(
+        self, make_app: MakeApp, handle: ScriptedHandle
+    ) -> None:
+        handle.model_is_late = True
+        app = make_app()
+        async with app.run_test(size=NARROW) as pilot:
+            composer(app).insert("early")
+            await pilot.press("enter")
+            await shown(pilot, "this is sent when it is ready")
+            handle.model_is_late = False
+            await until(pilot, lambda: handle.requests)
+            await until(pilot, lambda: "demo-13m" in lines(app, "top"))
 
     async def test_escape_takes_a_waiting_message_back(self, make_app: MakeApp, handle: ScriptedHandle) -> None:
         handle.state = "loading"
@@ -571,16 +584,16 @@ class TestOutsideRequests:
         app = make_app()
         async with app.run_test(size=WIDE) as pilot:
             play = Play.outside(handle, "r9f3a77", "api", prompt_tokens=100)
-            await until(pilot, lambda: "api   r9f3a WAIT    #1" in lines(app, "engine"))
+            await until(pilot, lambda: "api   r9f3a WAIT    #1" in lines(app, "panel"))
             play.prefill(62)
-            await until(pilot, lambda: "PREFILL  62%" in lines(app, "engine"))
+            await until(pilot, lambda: "PREFILL  62%" in lines(app, "panel"))
             for _ in range(10):
                 play.say("a", "b", "c")
-            await until(pilot, lambda: "DECODE  30 tok" in lines(app, "engine"))
-            assert "10    ■■x··" in lines(app, "verify")
+            await until(pilot, lambda: "DECODE  30 tok" in lines(app, "panel"))
+            assert "10    ■■x··" in lines(app, "panel")
             assert state(app) == "READY +1 outside"
             play.finish()
-            await until(pilot, lambda: "0 running" in lines(app, "engine"))
+            await until(pilot, lambda: "0 running" in lines(app, "panel"))
 
     async def test_a_narrow_screen_shows_them_in_its_status_line(
         self, make_app: MakeApp, handle: ScriptedHandle
@@ -598,9 +611,9 @@ class TestOutsideRequests:
             other.say("theirs")
             own.say("ours")
             await shown(pilot, "ours")
-            await until(pilot, lambda: "2 running" in lines(app, "engine"))
+            await until(pilot, lambda: "2 running" in lines(app, "panel"))
             assert "theirs" not in transcript(app).text
-            assert "theirs" not in lines(app, "verify")
+            assert "theirs" not in lines(app, "panel")
             assert "+1 more" in lines(app, "status")
 
 
@@ -648,7 +661,7 @@ class TestView:
             for n in range(60):
                 play.say(f"line {n}\n")
             await shown(pilot, "line 59")
-            assert transcript(app).scroll_y == transcript(app).max_scroll_y
+            assert "line 59" in _painted(app)
             await pilot.press("pageup")
             place = transcript(app).scroll_y
             play.say("line 60\n", "line 61\n")
@@ -659,7 +672,11 @@ class TestView:
             assert transcript(app).following
             play.say("line 62\n", "line 63\n")
             await shown(pilot, "line 63")
+            assert "line 63" in _painted(app)
+            play.finish()
+            await until(pilot, lambda: state(app) == "READY")
             assert transcript(app).scroll_y == transcript(app).max_scroll_y
+            assert "line 63" in _painted(app)
 
     async def test_the_wheel_scrolls(self, make_app: MakeApp, handle: ScriptedHandle) -> None:
         app = make_app()
@@ -728,7 +745,7 @@ class TestCost:
         app = make_app()
         async with app.run_test(size=WIDE) as pilot:
             (await ask(pilot, handle, "hi")).prefill().say("ok").finish()
-            await until(pilot, lambda: "saved" in lines(app, "engine") and state(app) == "READY")
+            await until(pilot, lambda: "saved" in lines(app, "panel") and state(app) == "READY")
             await pilot.pause(0.3)
             painted = 0
 

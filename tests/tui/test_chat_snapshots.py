@@ -153,6 +153,6 @@ def test_ascii_draws_nothing_but_ascii(make_app: MakeApp, handle: ScriptedHandle
                 drawn = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
                 assert {c for c in drawn if not c.isascii()} == set()
             assert "v thought" in transcript(app).text
-            assert "#" in lines(app, "verify")
+            assert "#" in lines(app, "panel")
 
     asyncio.run(run())

@@ -170,6 +170,15 @@ class TestGrowing:
         text.lay_out(40, UNICODE)
         assert texts([*text.lay_out(9, UNICODE)[0]]) == ["one two", "three"]
 
+    @settings(deadline=None)
+    @given(st.lists(st.text("abé ,.'日", max_size=15), max_size=12), st.integers(10, 16))
+    def test_prose_is_drawn_without_a_parser_as_with_it(self, pieces: list[str], width: int) -> None:
+        text = GrowingMarkdown("Once")
+        for piece in pieces:
+            text.append(piece)
+            settled, last = text.lay_out(width, UNICODE)
+            assert [*settled, *last] == lines_of(parse(text.source, {}), width, UNICODE)
+
     @given(st.lists(st.text("ab \n", max_size=15), max_size=12), st.integers(3, 10))
     def test_plain_text_grows_to_what_it_is_at_once(self, pieces: list[str], width: int) -> None:
         text = GrowingText("", "")
