@@ -10,7 +10,7 @@ from engine.request import Request, Sampling
 from engine.selftest.check import Check, VerifyReport
 
 DEPTHS = (1, 2, 3, 4)
-TOKENS = 64
+GREEDY_TOKENS, SEEDED_TOKENS = 64, 32
 GREEDY = Sampling(temperature=0.0)
 SAMPLED = (Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=20, top_p=0.95))
 AGREEMENT_FLOOR = 0.3  # a head below this is not drafting, whatever the other checks say
@@ -44,7 +44,7 @@ def _requests(engine: DirectEngine, sampling: Sampling, depth: int, count: int) 
         Request(
             render([{"role": "user", "content": prompt}]),
             sampling,
-            max_tokens=TOKENS,
+            max_tokens=GREEDY_TOKENS if sampling.temperature == 0 else SEEDED_TOKENS,
             depth=depth,
             seed=None if sampling.temperature == 0 else number,
         )

@@ -18,7 +18,7 @@ from engine.step import speculate
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest difference that rounding may make, as a share of the largest value in the array."""
-CYCLES = 3
+CYCLES = 2
 STEPS = 12
 
 
@@ -26,11 +26,12 @@ def partial_accepts(loaded: LoadedModel) -> list[Check]:
     """Verify blocks of every depth, accept every possible number of drafts, and compare with plain decoding."""
     spec = loaded.spec
     prompt = loaded.chat.render([{"role": "user", "content": PROMPTS[1]}])
+    start = _read(spec, prompt)
     recurrent = kv = 0.0
     cases = 0
     for depth in range(1, MAX_DEPTH + 1):
         for accepted in range(depth + 1):
-            block_state, plain_state = _read(spec, prompt), _read(spec, prompt)
+            block_state, plain_state = start.select([0]), start.select([0])
             for cycle in range(CYCLES):
                 tokens = [prompt[(7 * cycle + place) % len(prompt)] for place in range(depth + 1)]
                 spec.hidden(mx.array([tokens]), block_state)

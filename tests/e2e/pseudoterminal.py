@@ -25,7 +25,11 @@ class Pty:
     """A program in a pty. What it writes is read only inside `wait_for` and `ended`."""
 
     def __init__(self, argv: list[str], home: Path, size: tuple[int, int] = (40, 120)) -> None:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "TMUX", "SSH_"))}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("XDG_", "TMUX", "SSH_", "COLUMNS", "LINES"))
+        }
         env |= {"HOME": str(home), "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
         self.child = pexpect.spawn(argv[0], argv[1:], env=env, dimensions=size, timeout=30)
         self.before = termios.tcgetattr(self.child.child_fd)
