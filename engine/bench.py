@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 GREEDY = Sampling(temperature=0.0)
 DEPTHS: tuple[int | None, ...] = (0, 1, 2, 3, 4, 5, 6, None)
-REPEATS = 5
-MAX_TOKENS = 256
+REPEATS, REPEATS_SLOW = 5, 3
+MAX_TOKENS, MIN_TOKENS = 256, 32
+REPEAT_S = 60.0  # what one repeat may take: a slow model's answers are cut so that it fits
 PEER = "mlx-lm"
 OURS = "mtplx"
 
@@ -75,35 +76,44 @@ def bench_speed(config: EngineConfig, progress: Callable[[str], None] = lambda l
     chat = ours.loaded.chat
     prompts = [chat.render([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
     contenders = [Contender(PEER, 0), *(Contender(OURS, depth) for depth in DEPTHS)]
-    for repeat in range(REPEATS + 1):  # the first one warms up
+    most, repeats = _size(ours, prompts[0], runs=len(prompts) * len(contenders))
+    for repeat in range(repeats + 1):  # the first one warms up
         for contender in contenders:
             runs = [
-                _run_peer(peer, prompt, chat.eos_ids)
+                _run_peer(peer, prompt, most, chat.eos_ids)
                 if contender.engine == PEER
-                else _run(ours, prompt, contender.depth)
+                else _run(ours, prompt, most, contender.depth)
                 for prompt in prompts
             ]
             if repeat:
                 _add(contender, runs)
-        progress(f"repeat {repeat} of {REPEATS}" if repeat else "warmed up")
-    return _report(ours, contenders)
+        progress(f"repeat {repeat} of {repeats}" if repeat else "warmed up")
+    return _report(ours, contenders, most, repeats)
 
 
-def _run(engine: DirectEngine, prompt: tuple[int, ...], depth: int | None) -> Timed:
+def _size(engine: DirectEngine, prompt: tuple[int, ...], runs: int) -> tuple[int, int]:
+    """(tokens an answer may have, repeats), from how fast plain decoding is here."""
+    _run(engine, prompt, 8, 0)  # the first run compiles
+    run = _run(engine, prompt, MIN_TOKENS, 0)
+    fitting = int(REPEAT_S * run.tokens / run.seconds / runs)
+    return max(MIN_TOKENS, min(MAX_TOKENS, fitting)), REPEATS if fitting >= MIN_TOKENS else REPEATS_SLOW
+
+
+def _run(engine: DirectEngine, prompt: tuple[int, ...], most: int, depth: int | None) -> Timed:
     outputs: list[TokenEvent] = []
 
     def take(event: Event) -> None:
         if isinstance(event, TokenEvent):
             outputs.append(event)
 
-    request = Request(prompt, GREEDY, max_tokens=MAX_TOKENS, depth=depth, source="bench")
+    request = Request(prompt, GREEDY, max_tokens=most, depth=depth, source="bench")
     answer = engine.run([request], take)[0]
     tokens = sum(len(event.ids) for event in outputs[1:])
     return Timed(answer.ids, tokens, outputs[-1].at - outputs[0].at, answer.stats.tokens_per_step)
 
 
-def _run_peer(peer: "Peer", prompt: tuple[int, ...], eos_ids: frozenset[int]) -> Timed:
-    ids, seconds = peer.run(prompt, MAX_TOKENS)
+def _run_peer(peer: "Peer", prompt: tuple[int, ...], most: int, eos_ids: frozenset[int]) -> Timed:
+    ids, seconds = peer.run(prompt, most)
     if ids and ids[-1] in eos_ids:
         ids = ids[:-1]
     return Timed(tuple(ids), len(ids) - 1, seconds, 1.0)
@@ -115,7 +125,7 @@ def _add(contender: Contender, runs: Sequence[Timed]) -> None:
     contender.tokens_per_step = statistics.fmean(run.tokens_per_step for run in runs)
 
 
-def _report(ours: DirectEngine, contenders: list[Contender]) -> dict[str, Any]:
+def _report(ours: DirectEngine, contenders: list[Contender], most: int, repeats: int) -> dict[str, Any]:
     from engine import device
 
     peer, plain, *drafting = contenders
@@ -126,7 +136,8 @@ def _report(ours: DirectEngine, contenders: list[Contender]) -> dict[str, Any]:
         "device": str(found),
         "blas": str(found.blas) if found.blas else None,
         "measured_at": int(time.time()),
-        "repeats": REPEATS,
+        "repeats": repeats,
+        "max_tokens": most,
         "prompts": len(PROMPTS),
         "rows": [contender.row() for contender in contenders],
         "ratio_best_vs_peer": _ratio(best, peer),
