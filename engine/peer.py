@@ -5,10 +5,11 @@ from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.generate import stream_generate
-from mlx_lm.utils import dequantize_model, load_model, load_tokenizer
+from mlx_lm.utils import load_model, load_tokenizer
 
 from engine.device import is_cpu
 from engine.handle import ModelInfo
+from engine.models.load import to_float32
 
 
 class Peer:
@@ -17,9 +18,7 @@ class Peer:
     def __init__(self, info: ModelInfo) -> None:
         self._model, _ = load_model(Path(info.path), lazy=True)
         if is_cpu():
-            self._model.set_dtype(mx.float32)
-            dequantize_model(self._model)
-            self._model.set_dtype(mx.float32)
+            to_float32(self._model)
         mx.eval(self._model.parameters())
         self._tokenizer = load_tokenizer(Path(info.path))
 

@@ -57,7 +57,7 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     model = builder.load()
     on_stage("preparing weights")
     if is_cpu():
-        _to_float32(model)
+        to_float32(model)
     text = getattr(model, "language_model", model)
     head = model.mtp if config.mode == "mtp" else None
     recurrent = _recurrent_layers(text)
@@ -170,7 +170,7 @@ def _recurrent_layers(text: Any) -> list[bool]:
     return [False] * len(layers)
 
 
-def _to_float32(model: nn.Module) -> None:
+def to_float32(model: nn.Module) -> None:
     """Dense float32 weights: on the CPU, MLX's quantised and bf16 kernels read the weights once per row."""
     model.set_dtype(mx.float32)  # scales first, so that dequantising rounds nothing
     dequantize_model(model)
