@@ -1,22 +1,13 @@
 """All caches of a batch of rows, as one thing: the trunk's layers and the head's."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from engine.caches.clock import Clock
 from engine.caches.kv import KVCache
 from engine.caches.recurrent import RecurrentCache
-
-
-class Cache(Protocol):
-    """What every kind of layer cache can do beside what its layer needs of it."""
-
-    def accept(self, kept: mx.array) -> None: ...
-    def arrays(self) -> list[mx.array]: ...
-    def select(self, rows: mx.array, clock: Clock) -> Self: ...
-
 
 LayerCache = KVCache | RecurrentCache
 
