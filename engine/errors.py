@@ -45,6 +45,14 @@ class ContextOverflowError(BadRequestError):
         self.context = context
 
 
+class QueueFullError(EngineError):
+    """As many requests wait as may; try again later."""
+
+
+class OutOfMemoryError(EngineError):
+    """The request's caches would not fit beside what runs, or not at all; nothing of it was begun."""
+
+
 class NumericalError(EngineError):
     """The model gave a logit that is not a finite number, so no token can be drawn from it."""
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 from engine.errors import BadRequestError
 
-AcceptRule = Literal["rejection", "coupled"]
+AcceptRule = Literal["rejection", "block", "coupled"]
+Priority = Literal["interactive", "batch"]
 
 MAX_DEPTH = 8
 MAX_STOPS = 16
@@ -78,10 +79,11 @@ class Request:
         prompt: token ids, at least one.
         depth: drafts a step; None lets the engine's policy choose, 0 is autoregressive decoding.
         seed: same seed, same text, at any depth and beside any neighbours; None draws a fresh one.
-        accept_rule: None means coupled for a seeded request and rejection otherwise.
+        accept_rule: None means coupled for a seeded request and the profile's rule otherwise.
         max_tokens: None means as many as the context holds.
         stop: texts that end the answer; none of their characters is delivered.
         logprobs: None for none, else how many alternatives to report beside each token's own.
+        priority: interactive requests are begun before batch ones that wait.
         source: who asks, for the screens: chat, api, ask, bench, verify.
     """
 
@@ -94,6 +96,7 @@ class Request:
     accept_rule: AcceptRule | None = None
     ignore_eos: bool = False
     logprobs: int | None = None
+    priority: Priority = "interactive"
     source: str = "api"
     id: str = field(default_factory=lambda: "r" + secrets.token_hex(8))
 
