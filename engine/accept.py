@@ -1,4 +1,4 @@
-"""The accept rules: which drafts stand, and which token follows them. Both keep the target's distribution exactly.
+"""The accept rules: which drafts stand, and which token follows them. All keep the target's distribution exactly.
 
 T = D + 1 verify rows; row j holds the target's scores for the token at draft j's place, row D for the bonus token.
 Drafts past a row's own `limit` are not judged: that row behaves as if it had drafted only `limit` tokens.
@@ -50,15 +50,63 @@ def rejection(
         q: [B, D, V] probabilities. uniform: [B, D] in [0, 1).
     """
     p = mx.softmax(scores, axis=-1)
-    places = drafts[..., None]
-    p_draft = mx.take_along_axis(p[:, :-1], places, axis=-1)[..., 0]
-    q_draft = mx.take_along_axis(q, places, axis=-1)[..., 0]
+    p_draft, q_draft = _of_drafts(p[:, :-1], drafts), _of_drafts(q, drafts)
     accepted = _run_length(uniform * q_draft < p_draft, limit)
+    return _followed(p, drafts, accepted, limit, gumbel, q, mx.array(1.0))
+
+
+def block(
+    scores: mx.array, drafts: mx.array, limit: mx.array, gumbel: mx.array, q: mx.array, uniform: mx.array
+) -> Verdict:
+    """Accept the longest prefix that a joint test of the block lets pass; never fewer tokens than `rejection`.
+
+    Block verification (Sun et al. 2024, arXiv 2403.10444): with w_0 = 1 and w_i = min(1, w_(i-1) p(d_i) / q(d_i)), the
+    prefix of i drafts passes with probability h_i = r_i / (r_i + 1 - w_i), r_i = sum(max(w_i p - q, 0)) over what may
+    follow it; behind the last draft h is w itself. What follows the longest passing prefix is drawn from
+    max(w p - q, 0). Arguments as for `rejection`.
+    """
+    p = mx.softmax(scores, axis=-1)
+    ratio = _of_drafts(p[:, :-1], drafts) / _of_drafts(q, drafts)
+    weight = mx.ones_like(ratio[:, 0])
+    weights = []
+    for place in range(drafts.shape[1]):
+        weight = mx.minimum(weight * ratio[:, place], 1.0)
+        weights.append(weight)
+    w = mx.stack(weights, axis=1)
+    left = mx.maximum(w[:, :-1, None] * p[:, 1:-1] - q[:, 1:], 0.0).sum(axis=-1)
+    out_of = left + 1.0 - w[:, :-1]
+    inner = mx.where(out_of > 0, left / out_of, 1.0)  # 0 of 0 where p = q: nothing could be drawn in its place
+    inner = mx.concatenate([inner, w[:, -1:]], axis=1)
+    counts = mx.arange(1, drafts.shape[1] + 1)
+    passing = mx.where(counts == limit[:, None], w, inner)
+    longest = mx.where((uniform < passing) & (counts <= limit[:, None]), counts, 0).max(axis=1)
+    accepted = longest.astype(mx.int32)
+    at_end = mx.take_along_axis(mx.concatenate([mx.ones_like(w[:, :1]), w], axis=1), accepted[:, None], axis=1)
+    return _followed(p, drafts, accepted, limit, gumbel, q, at_end)
+
+
+def synthetic(scores: mx.array, drafts: mx.array, limit: mx.array, uniform: mx.array, rate: float) -> Verdict:
+    """Accept each draft with a given chance, whatever it is: a model's costs at an acceptance that it does not have."""
+    accepted = _run_length(uniform < rate, limit)
+    target = choose(scores, None)
+    padded = mx.concatenate([drafts, target[:, -1:]], axis=1)
+    return Verdict(mx.where(mx.arange(padded.shape[1]) < accepted[:, None], padded, target), accepted)
+
+
+def _of_drafts(probabilities: mx.array, drafts: mx.array) -> mx.array:
+    """The drafts' own, [B, D, V], [B, D] -> [B, D]."""
+    return mx.take_along_axis(probabilities, drafts[..., None], axis=-1)[..., 0]
+
+
+def _followed(
+    p: mx.array, drafts: mx.array, accepted: mx.array, limit: mx.array, gumbel: mx.array, q: mx.array, weight: mx.array
+) -> Verdict:
+    """Behind the accepted drafts a token from max(weight p - q, 0), or from p where none was refused."""
     row = accepted[:, None, None]
     p_end = mx.take_along_axis(p, row, axis=1)[:, 0]
     q_end = mx.take_along_axis(q, mx.minimum(row, q.shape[1] - 1), axis=1)[:, 0]
     refused = (accepted < limit)[:, None]
-    residual = mx.maximum(p_end - q_end, 0.0)
+    residual = mx.maximum(weight * p_end - q_end, 0.0)
     usable = refused & (residual.sum(axis=-1, keepdims=True) > 0)  # p = q up to rounding leaves nothing to draw from
     weights = mx.where(usable, residual, p_end)
     noise = mx.take_along_axis(gumbel, row, axis=1)[:, 0]

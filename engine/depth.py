@@ -1,6 +1,7 @@
 """How many tokens to draft in the next step. Plain arithmetic, no mlx."""
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
@@ -9,15 +10,15 @@ SETTLE = 8  # steps before the first look at another depth
 PROBE_FIRST, PROBE_LAST = 16, 256  # steps between two looks, growing while nothing changes
 PROBE_STEPS = 4
 RECENT = 9  # steps whose median is a depth's cost, so that one slow step decides nothing
-START = 3
 
 
 class DepthPolicy(Protocol):
     """Chooses the depth of each step from what earlier steps cost and gave."""
 
-    def choose(self) -> int: ...
+    def choose(self, rows: int) -> int:
+        """Drafts of the next step of a batch of so many rows."""
 
-    def observe(self, depth: int, judged: list[int], accepted: list[int], seconds: float) -> None:
+    def observe(self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
         """Take in a step: for each place, rows in which it was judged and in which it was accepted; wall seconds."""
 
 
@@ -27,73 +28,112 @@ class FixedDepth:
     def __init__(self, depth: int) -> None:
         self._depth = depth
 
-    def choose(self) -> int:
+    def choose(self, rows: int) -> int:
         return self._depth
 
-    def observe(self, depth: int, judged: list[int], accepted: list[int], seconds: float) -> None:
+    def observe(self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
         pass
 
 
 class CostAwareDepth:
     """The depth with the most tokens a second: (1 + a1 + a1 a2 + ...) / seconds of a step.
 
-    a_i is the running acceptance of place i given that it was judged, seconds the median of a depth's latest steps;
-    depths that were not tried yet are put on a straight line through those that were. A neighbour of the best depth is
-    tried for a few steps now and then, rarer the longer nothing changes. Depth 0 is one of the choices, so that
-    drafting never goes on where it does not pay.
+    a_i is the running acceptance of place i given that it was judged; seconds are the median of a depth's latest steps
+    with as many rows. A neighbour of the best depth is tried for a few steps now and then, rarer the longer nothing
+    changes. Depth 0 is one of the choices, so that drafting never goes on where it does not pay.
+
+    Args:
+        deepest: largest depth. start: the first one to use.
+        seconds: what steps of one row cost, from depth 0 on, where that was measured before.
+        acceptance: what is known of that, from the first place on.
+        excluded: depths that are never used.
     """
 
-    def __init__(self, deepest: int) -> None:
-        self._deepest = deepest
-        self._acceptance: list[float | None] = [None] * deepest
-        self._seconds: list[deque[float]] = [deque(maxlen=RECENT) for _ in range(deepest + 1)]
-        self._current = min(START, deepest)
+    def __init__(
+        self,
+        deepest: int,
+        start: int,
+        seconds: Sequence[float] = (),
+        acceptance: Sequence[float] = (),
+        excluded: Sequence[int] = (),
+    ) -> None:
+        self._depths = [depth for depth in range(deepest + 1) if depth not in excluded]
+        self._start = start if start in self._depths else self._depths[-1]
+        unknown = [None] * (deepest - len(acceptance))
+        self._acceptance: list[float | None] = [*acceptance[:deepest], *unknown]
+        self._batches: dict[int, _Batch] = {}
+        self._known = dict(enumerate(seconds[: deepest + 1]))
+
+    def choose(self, rows: int) -> int:
+        return self._batch(rows).choose()
+
+    def observe(self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
+        for place, count in enumerate(judged):
+            if count:
+                self._acceptance[place] = _mean(self._acceptance[place], accepted[place] / count)
+        self._batch(rows).observe(depth, seconds, self._tokens())
+
+    def _batch(self, rows: int) -> "_Batch":
+        if rows not in self._batches:
+            near = min(self._batches, key=lambda other: abs(other - rows), default=None)
+            start = self._start if near is None else self._batches[near].current
+            self._batches[rows] = _Batch(self._depths, start, self._known if rows == 1 else {})
+        return self._batches[rows]
+
+    def _tokens(self) -> list[float]:
+        """Tokens a step from depth 0 on; a place that was never judged is taken for as good as the one before it."""
+        tokens, chance, latest = [1.0], 1.0, 1.0
+        for known in self._acceptance:
+            latest = latest if known is None else known
+            chance *= latest
+            tokens.append(tokens[-1] + chance)
+        return tokens
+
+
+class _Batch:
+    """The search for the best depth with one number of rows: what each depth costs there, and when to look again."""
+
+    def __init__(self, depths: Sequence[int], start: int, seconds: Mapping[int, float]) -> None:
+        self._depths = depths
+        self._seconds = {depth: deque([seconds[depth]] if depth in seconds else [], RECENT) for depth in depths}
+        self.current = start
         self._interval = PROBE_FIRST
         self._left = SETTLE
         self._probe: int | None = None
         self._probe_above = True
 
     def choose(self) -> int:
-        return self._current if self._probe is None else self._probe
+        return self.current if self._probe is None else self._probe
 
-    def observe(self, depth: int, judged: list[int], accepted: list[int], seconds: float) -> None:
-        for place, rows in enumerate(judged):
-            if rows:
-                self._acceptance[place] = _mean(self._acceptance[place], accepted[place] / rows)
-        self._seconds[depth].append(seconds)
+    def observe(self, depth: int, seconds: float, tokens: Sequence[float]) -> None:
+        if depth in self._seconds:  # not where a request that has left named its own
+            self._seconds[depth].append(seconds)
         self._left -= 1
         if self._left > 0:
             return
         if self._probe is None:
             self._probe, self._left = self._neighbour(), PROBE_STEPS
         else:
-            self._settle()
+            self._settle(tokens)
 
-    def _settle(self) -> None:
+    def _settle(self, tokens: Sequence[float]) -> None:
         """End a probe: go where the figures point, and look again sooner if that is somewhere new."""
-        best = max(range(self._deepest + 1), key=self._rate)
-        self._interval = PROBE_FIRST if best != self._current else min(2 * self._interval, PROBE_LAST)
-        self._current, self._probe, self._left = best, None, self._interval
+        best = max(self._depths, key=lambda depth: tokens[depth] / self._cost(depth))
+        self._interval = PROBE_FIRST if best != self.current else min(2 * self._interval, PROBE_LAST)
+        self.current, self._probe, self._left = best, None, self._interval
 
     def _neighbour(self) -> int:
         """The next depth to try: above and below the current one by turns, as far as there is one."""
         self._probe_above = not self._probe_above
-        wanted = self._current + (1 if self._probe_above else -1)
-        return wanted if 0 <= wanted <= self._deepest else 2 * self._current - wanted
-
-    def _rate(self, depth: int) -> float:
-        tokens, chance, latest = 1.0, 1.0, 1.0
-        for place in range(depth):
-            known = self._acceptance[place]
-            latest = latest if known is None else known
-            chance *= latest
-            tokens += chance
-        return tokens / self._cost(depth)
+        place = self._depths.index(self.current)
+        wanted = place + (1 if self._probe_above else -1)
+        return self._depths[wanted if 0 <= wanted < len(self._depths) else 2 * place - wanted]
 
     def _cost(self, depth: int) -> float:
+        """Seconds of a step; depths that were not tried lie on a straight line through those that were."""
         if self._seconds[depth]:
             return median(self._seconds[depth])
-        tried = [(d, median(seconds)) for d, seconds in enumerate(self._seconds) if seconds]
+        tried = [(d, median(seconds)) for d, seconds in self._seconds.items() if seconds]
         (low, low_cost), (high, high_cost) = tried[0], tried[-1]
         slope = max(0.0, (high_cost - low_cost) / (high - low)) if high > low else 0.0
         return max(low_cost + slope * (depth - low), 0.1 * low_cost)

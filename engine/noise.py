@@ -29,6 +29,15 @@ def _key(seed: int, purpose: Purpose) -> list[int]:
     return [int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")]
 
 
+def of_step(keys: mx.array, start: mx.array) -> mx.array:
+    """Keys [B, 2] whose numbers a step that starts at position start[b] has for itself.
+
+    How many drafts stand may depend on numbers of positions that are then drafted again (block verification looks at
+    the whole block), so a later step must not see the same ones there.
+    """
+    return mx.stack([keys[:, 0], keys[:, 1] + start.astype(mx.uint32)], axis=-1)
+
+
 def _at(keys: mx.array, positions: mx.array) -> mx.array:
     """Keys [B, 2] at positions [B, T]: [B * T, 2]."""
     first = keys[:, :1] + positions.astype(mx.uint32)

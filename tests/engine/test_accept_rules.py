@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import chi2
 
 from engine import accept
-from engine.noise import Purpose, gumbel, row_keys, uniform
+from engine.noise import Purpose, gumbel, of_step, row_keys, uniform
 from engine.request import Sampling
 from engine.sampler import Filters, choose
 
@@ -45,7 +45,7 @@ def speculate_pairs(
     for step in range(2):
         limit = mx.full((N,), depth, dtype=mx.int32)
         ids, q, token = [], [], last
-        draft_keys = keys[:, Purpose.TARGET if rule == "coupled" else Purpose.DRAFT]
+        draft_keys = keys[:, Purpose.TARGET] if rule == "coupled" else of_step(keys[:, Purpose.DRAFT], place)
         for j in range(depth):
             scores = filters.scores(drafter[token][:, None])[:, 0]
             token = choose(scores, gumbel(draft_keys, place[:, None] + j, VOCABULARY)[:, 0])
@@ -58,8 +58,9 @@ def speculate_pairs(
         if rule == "coupled":
             verdict = accept.coupled(scores, drafts, limit, noise)
         else:
-            chance = uniform(keys[:, Purpose.ACCEPT], positions[:, :-1])
-            verdict = accept.rejection(scores, drafts, limit, noise, mx.stack(q, axis=1), chance)
+            chance = uniform(of_step(keys[:, Purpose.ACCEPT], place), positions[:, :-1])
+            judge = accept.block if rule == "block" else accept.rejection
+            verdict = judge(scores, drafts, limit, noise, mx.stack(q, axis=1), chance)
         if step == 0:
             first_accepted = float((verdict.accepted > 0).astype(mx.float32).mean())
         for row, tokens, count in zip(made, verdict.tokens.tolist(), verdict.accepted.tolist(), strict=True):
@@ -87,15 +88,17 @@ def p_value(counts: Counter[tuple[int, int]], sampling: Sampling) -> float:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_rejection_keeps_the_targets_joint_distribution(depth: int, sampling: Sampling) -> None:
-    counts, accepted = speculate_pairs("rejection", depth, sampling)
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_a_rule_keeps_the_targets_joint_distribution(rule: str, depth: int, sampling: Sampling) -> None:
+    counts, accepted = speculate_pairs(rule, depth, sampling)
     assert 0.2 < accepted < 0.95, "the case judges nothing"
     assert p_value(counts, sampling) > ALPHA
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2])
-def test_the_test_has_power(sampling: Sampling) -> None:
-    counts, _ = speculate_pairs("rejection", 2, sampling, q_temperature=0.7)
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_the_test_has_power(rule: str, sampling: Sampling) -> None:
+    counts, _ = speculate_pairs(rule, 2, sampling, q_temperature=0.7)
     assert p_value(counts, sampling) < ALPHA
 
 
