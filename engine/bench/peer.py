@@ -1,6 +1,7 @@
 """mlx-lm's own generator on the same weights, as the peer that speed is measured against."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,6 +11,15 @@ from mlx_lm.utils import load_model, load_tokenizer
 from engine.device import is_cpu
 from engine.handle import ModelInfo
 from engine.models.load import to_float32
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRun:
+    """A greedy continuation: `ids` with the end-of-turn token, seconds to the first, and from there to the last."""
+
+    ids: tuple[int, ...]
+    first_s: float
+    decode_s: float
 
 
 class Peer:
@@ -22,12 +32,13 @@ class Peer:
         mx.eval(self._model.parameters())
         self._tokenizer = load_tokenizer(Path(info.path))
 
-    def run(self, prompt: tuple[int, ...], max_tokens: int) -> tuple[list[int], float]:
-        """Greedy continuation: its ids, the end-of-turn token included, and the seconds from the first to the last."""
+    def run(self, prompt: tuple[int, ...], max_tokens: int) -> PeerRun:
+        """Read the prompt into fresh caches, at mlx-lm's own chunk size, and go on from it."""
         ids: list[int] = []
         first = last = 0.0
+        begun = time.perf_counter()
         for response in stream_generate(self._model, self._tokenizer, list(prompt), max_tokens=max_tokens):
             last = time.perf_counter()
             first = first or last
             ids.append(response.token)
-        return ids, last - first
+        return PeerRun(tuple(ids), first - begun, last - first)
