@@ -80,6 +80,16 @@ class ChatFormat:
         """Text of token ids, special tokens included."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
 
+    def encode_as_text(self, text: str) -> list[int]:
+        """Token ids of a text in which nothing is a special token, whatever it says."""
+        return self._vocabulary.encode_as_text(text)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that mean something beside their text: special ones, and those that open or close a span."""
+        special = {token for token, added in self._vocabulary.added.items() if added.special}
+        return frozenset({*special, *self.eos_ids, *(self.think_ids or ()), *(self.tool_ids or ())})
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token adds to the text; an id beyond the vocabulary (padding of the weights) adds none."""
         return self._vocabulary.token_bytes(token)

@@ -21,6 +21,8 @@ from typing import Any, Literal
 BLAS_LIBRARIES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
 """Fedora's threaded build has its own name and must come before its serial one; others have only the second."""
 
+CPU_SHARE = 0.8  # of the memory that a process may use
+
 PACKAGES = ("mtplx-tui", "mlx", "mlx-cuda-13", "mlx-lm", "transformers")
 
 
@@ -44,12 +46,15 @@ class Device:
         name: as the vendor calls it.
         blas: on a Linux CPU the BLAS that serves it; None is MLX's own slow one.
         compile_off: why mx.compile was switched off, or None.
+        memory: bytes that models and caches may take: what Metal can keep resident, what was free on a CUDA device
+            when we came, most of a CPU's memory, since other programs live there too.
     """
 
     kind: Literal["metal", "cuda", "cpu"]
     name: str
     blas: Blas | None
     compile_off: str | None
+    memory: int
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.name})"
@@ -115,6 +120,18 @@ def usable_memory() -> int:
     return memory if limit == "max" else min(memory, int(limit))
 
 
+def limit_memory(limit: int) -> None:
+    """Let MLX's allocator keep a twentieth of the limit, 4 GiB at most, for its next arrays; it would keep all.
+
+    On Metal the limit is wired as well, so that the system does not compress weights that rest between two requests.
+    """
+    import mlx.core as mx
+
+    mx.set_cache_limit(min(limit // 20, 4 << 30))
+    if prepare().kind == "metal":
+        mx.set_wired_limit(min(limit, prepare().memory))
+
+
 def _load_blas() -> Blas | None:
     for name in (*BLAS_LIBRARIES, None):
         # find_library starts compilers and linkers to look, so it comes last
@@ -150,14 +167,16 @@ def _limit_threads(library: ctypes.CDLL) -> int:
 def _look(blas: Blas | None) -> Device:
     import mlx.core as mx
 
+    info = mx.device_info()
+    name = str(info["device_name"])
     if mx.metal.is_available():
-        return Device("metal", str(mx.device_info()["device_name"]), None, None)
+        return Device("metal", name, None, None, int(info["max_recommended_working_set_size"]))
     if mx.cuda.is_available():
-        return Device("cuda", str(mx.device_info()["device_name"]), None, None)
+        return Device("cuda", name, None, None, int(info["free_memory"]))
     problem = _compile_problem()
     if problem is not None:
         mx.disable_compile()
-    return Device("cpu", str(mx.device_info()["device_name"]), blas, problem)
+    return Device("cpu", name, blas, problem, int(usable_memory() * CPU_SHARE))
 
 
 def _compile_problem() -> str | None:

@@ -7,21 +7,25 @@ from engine.collect import Answer, Completion
 from engine.config import EngineConfig
 from engine.events import Event
 from engine.request import SEED_MODULUS, Request
+from engine.times import StepTimes
 
 
 class DirectEngine:
     """The engine's own runner, turned by hand. Must be used on the thread that made it.
 
-    Raises what loading raises.
+    `on_step` is told where the time of each step went. Raises what loading raises.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, on_step: Callable[[StepTimes], None] | None = None) -> None:
         device.prepare()
+        from engine.grammar import GrammarCompiler
         from engine.models.load import load
         from engine.runner import Runner
 
         self.loaded = load(config)
-        self._runner = Runner(self.loaded, config)
+        self._rule = config.profile.accept
+        self._grammars = GrammarCompiler(self.loaded.chat, self.loaded.info.vocab_size)
+        self._runner = Runner(self.loaded, config, on_step)
 
     def run(
         self, requests: Sequence[Request], on_event: Callable[[Event], None] = lambda event: None
@@ -41,7 +45,9 @@ class DirectEngine:
                 if completion is not None:
                     done[request_id] = completion
 
-            self._runner.add(Row(request, (request.seed or 0) % SEED_MODULUS, info.mode, chat, info.context, take))
+            seed = (request.seed or 0) % SEED_MODULUS
+            grammar = None if request.grammar is None else self._grammars.compile(request.grammar, request.prompt)
+            self._runner.add(Row(request, seed, info.mode, chat, info.context, take, self._rule, grammar))
         while not self._runner.idle:
             self._runner.turn()
         return [done[request.id] for request in requests]

@@ -8,17 +8,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from engine.chat import ChatFormat
 from engine.config import EngineConfig
-from engine.errors import BadRequestError, ContextOverflowError, EngineClosedError, EngineError
-from engine.events import Event, FailedEvent, FinishReason, LoadEvent, QueuedEvent, ReadyEvent
-from engine.handle import EventSink, ModelInfo
+from engine.errors import EngineClosedError, EngineError, QueueFullError
+from engine.events import Event, FinishEvent, FinishReason, LoadEvent, QueuedEvent
+from engine.front import Front
+from engine.handle import EngineState, EventSink, ModelInfo
 from engine.request import SEED_MODULUS, Request
 from engine.row import Row
 
 if TYPE_CHECKING:
+    from engine.grammar import GrammarCompiler
+    from engine.memory import MemoryPlan
     from engine.models.load import LoadedModel
     from engine.runner import Runner
 
@@ -42,76 +45,68 @@ class _Stop:
 
 
 class ThreadEngine:
-    """An EngineHandle whose engine runs on a daemon thread of this process. Loading starts at once."""
+    """An EngineHandle whose engine runs on a daemon thread of this process. Loading starts at once.
 
-    def __init__(self, config: EngineConfig) -> None:
+    `listeners` hear all events, the first ones of loading included.
+    """
+
+    def __init__(self, config: EngineConfig, *listeners: EventSink) -> None:
         self._config = config
         self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
-        self._listeners: tuple[EventSink, ...] = ()
+        self._front = Front(listeners)
         self._lock = threading.Lock()
-        self._state: Literal["loading", "ready", "failed", "closed"] = "loading"
-        self._error: EngineError | None = None
-        self._info: ModelInfo | None = None
-        self._chat: ChatFormat | None = None
-        self._loaded = threading.Event()
+        self._plan: MemoryPlan | None = None
+        self._grammars: GrammarCompiler | None = None
+        self._unfinished = 0  # requests that are here: waiting, reading and running
         self._beat = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     @property
-    def state(self) -> Literal["loading", "ready", "failed", "closed"]:
-        return self._state
+    def state(self) -> EngineState:
+        return self._front.state
 
     @property
     def model(self) -> ModelInfo:
-        self._raise_unless_loaded()
-        assert self._info is not None
-        return self._info
+        return self._front.model
 
     @property
     def chat(self) -> ChatFormat:
-        self._raise_unless_loaded()
-        assert self._chat is not None
-        return self._chat
+        return self._front.chat
 
     def wait_ready(self, timeout: float | None = None) -> ModelInfo:
-        if not self._loaded.wait(timeout):
-            raise TimeoutError(f"The model was not loaded within {timeout} s.")
-        return self.model
+        return self._front.wait_ready(timeout)
 
     def submit(self, request: Request, on_event: EventSink) -> None:
+        self._front.check(request)
+        assert self._plan is not None
+        assert self._grammars is not None
+        self._plan.check(len(request.prompt), request.max_tokens)
         info, chat = self.model, self.chat
-        request.check(info.vocab_size)
-        if len(request.prompt) >= info.context:
-            raise ContextOverflowError(len(request.prompt), info.context)
-        if info.mode == "ar" and request.depth:
-            raise BadRequestError(
-                f"depth is {request.depth}, but the model was loaded without drafts (mode ar).", "depth"
-            )
         seed = secrets.randbelow(SEED_MODULUS) if request.seed is None else request.seed % SEED_MODULUS
 
         def emit(event: Event) -> None:
-            self._send(event, on_event)
+            if isinstance(event, FinishEvent):  # before it is told, so that whoever hears it may send the next
+                with self._lock:
+                    self._unfinished -= 1
+            self._front.send(event, on_event)
 
-        row = Row(request, seed, info.mode, chat, info.context, emit)
+        grammar = None if request.grammar is None else self._grammars.compile(request.grammar, request.prompt)
+        row = Row(request, seed, info.mode, chat, info.context, emit, self._config.profile.accept, grammar)
         with self._lock:  # so that nothing comes into the inbox after its last emptying
-            if self._state != "ready":
+            if self._front.state != "ready":
                 raise EngineClosedError("The engine has been stopped; start it again to send requests.")
+            if self._unfinished >= self._config.max_rows + self._config.max_waiting:
+                raise QueueFullError(self._config.max_rows, self._config.max_waiting)
+            self._unfinished += 1
             self._inbox.put(_Submit(row))
 
     def cancel(self, request_id: str) -> None:
         self._inbox.put(_Cancel(request_id))
 
     def listen(self, on_event: EventSink) -> Callable[[], None]:
-        with self._lock:
-            self._listeners = (*self._listeners, on_event)
-
-        def unlisten() -> None:
-            with self._lock:
-                self._listeners = tuple(sink for sink in self._listeners if sink is not on_event)
-
-        return unlisten
+        return self._front.listen(on_event)
 
     def heartbeat_age(self) -> float:
         return time.monotonic() - self._beat
@@ -122,19 +117,6 @@ class ThreadEngine:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _raise_unless_loaded(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._state == "loading":
-            raise EngineError("The model is still loading; try again in a moment.")
-
-    def _send(self, event: Event, *sinks: EventSink) -> None:
-        for sink in (*sinks, *self._listeners):
-            try:
-                sink(event)
-            except Exception:  # whoever listens may fail; the other rows must go on
-                log.exception("an event sink failed on %s", type(event).__name__)
-
     def _run(self) -> None:
         try:
             self._load_and_serve()
@@ -143,49 +125,44 @@ class ThreadEngine:
 
     def _load_and_serve(self) -> None:
         try:
-            loaded = self._load()
+            loaded, runner = self._load()
         except Exception as error:
-            self._fail(_as_engine_error(error))
-            self._loaded.set()
+            self._front.failed(as_engine_error(error))
             return
-        from engine.runner import Runner
-
-        runner = Runner(loaded, self._config)
-        self._info, self._chat = loaded.info, loaded.chat
-        self._state = "ready"
-        self._loaded.set()
-        self._send(ReadyEvent(time.monotonic(), loaded.info.name))
+        self._plan = runner.plan
+        self._front.opened(loaded.info, loaded.chat)
         try:
             while self._take_messages(runner):
                 self._beat = time.monotonic()
                 runner.turn()
             self._end(runner, "cancelled", None)
         except Exception as error:
-            problem = _as_engine_error(error)
+            problem = as_engine_error(error)
             self._end(runner, "error", problem)
-            self._fail(problem)
+            self._front.failed(problem)
+        runner.close()
 
     def _end(self, runner: "Runner", reason: FinishReason, error: EngineError | None) -> None:
         """Take no more requests, and end those that are here or on their way."""
         with self._lock:
-            self._state, self._error = ("closed", None) if error is None else ("failed", error)
+            self._front.stop(error)
         while not self._inbox.empty():
             message = self._inbox.get()
             if isinstance(message, _Submit):
                 runner.add(message.row)
         runner.end_all(reason, None if error is None else str(error))
 
-    def _load(self) -> "LoadedModel":
+    def _load(self) -> "tuple[LoadedModel, Runner]":
         from engine import device
 
         device.prepare()
+        from engine.grammar import GrammarCompiler
         from engine.models.load import load
+        from engine.runner import Runner
 
-        return load(self._config, lambda stage: self._send(LoadEvent(time.monotonic(), stage)))
-
-    def _fail(self, error: EngineError) -> None:
-        self._error, self._state = error, "failed"
-        self._send(FailedEvent(time.monotonic(), str(error)))
+        loaded = load(self._config, lambda stage: self._front.send(LoadEvent(time.monotonic(), stage)))
+        self._grammars = GrammarCompiler(loaded.chat, loaded.info.vocab_size)
+        return loaded, Runner(loaded, self._config)
 
     def _take_messages(self, runner: "Runner") -> bool:
         """Act on everything in the inbox, waiting for a message where there is nothing to run; False to stop."""
@@ -204,7 +181,8 @@ class ThreadEngine:
                 runner.add(row)
 
 
-def _as_engine_error(error: Exception) -> EngineError:
+def as_engine_error(error: Exception) -> EngineError:
+    """The error as the engine's users know it; one that nobody raised on purpose is logged."""
     if isinstance(error, EngineError):
         return error
     log.error("the engine failed", exc_info=error)

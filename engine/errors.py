@@ -1,8 +1,18 @@
 """Everything the engine can refuse, as one tree. Each message names the cause, the value and the way on."""
 
+import copyreg
+from typing import Any
+
 
 class EngineError(Exception):
-    """Base of all errors that the engine raises on purpose; its text can be shown to a user as it is."""
+    """Base of all errors that the engine raises on purpose; its text can be shown to a user as it is.
+
+    They come out of a pickle as they went in, whatever their constructors take, so that one raised in another process
+    keeps its type and fields.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ModelNotFoundError(EngineError):
@@ -46,7 +56,15 @@ class ContextOverflowError(BadRequestError):
 
 
 class QueueFullError(EngineError):
-    """As many requests wait as may; try again later."""
+    """As many requests are here as may be; nothing of this one was taken in, and it can be sent again later."""
+
+    def __init__(self, max_rows: int, max_waiting: int) -> None:
+        super().__init__(
+            f"{max_rows + max_waiting} requests are here, as many as may be: {max_rows} are answered at once and "
+            f"{max_waiting} may wait. Try again in a moment, or start the engine with more room for waiting ones."
+        )
+        self.max_rows = max_rows
+        self.max_waiting = max_waiting
 
 
 class OutOfMemoryError(EngineError):

@@ -9,6 +9,9 @@ from typing import Literal
 
 SpanKind = Literal["text", "reasoning", "tool"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+DraftSource = Literal["mtp", "copy", "grammar", "none"]
+"""Who drafted a step's tokens: the model's head, the context that repeats itself, the grammar that leaves no choice,
+nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class StepEvent:
     seconds: float
     rows: int
     context: int
-    source: Literal["mtp", "none"] = "mtp"
+    source: DraftSource = "mtp"
 
     @property
     def emitted(self) -> int:

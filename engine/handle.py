@@ -8,8 +8,9 @@ from engine.chat import ChatFormat
 from engine.events import Event
 from engine.request import Request, Sampling
 
+EngineState = Literal["loading", "ready", "failed", "closed"]
 EventSink = Callable[[Event], None]
-"""Called on the engine thread for each event. It must return at once: append to a deque, or
+"""Called for each event on one thread of the engine's. It must return at once: append to a deque, or
 `loop.call_soon_threadsafe`; never call into a screen or wait for a lock that one holds."""
 
 
@@ -23,6 +24,7 @@ class ModelInfo:
         head: in words, what carries MTP ("mtp, 1 layer, bf16"), or None in autoregressive mode without one.
         sampling: the model's own recommended settings; callers change single fields with dataclasses.replace.
         weight_bytes: size of all weights as loaded.
+        kv: in words, how attention keys and values are kept: a type, or "8-bit, 0.53 of the size".
     """
 
     name: str
@@ -38,13 +40,14 @@ class ModelInfo:
     device: str
     weight_bytes: int
     sampling: Sampling
+    kv: str
 
 
 class EngineHandle(Protocol):
     """What a screen, the server or a command may ask of an engine. All methods may be called from any thread."""
 
     @property
-    def state(self) -> Literal["loading", "ready", "failed", "closed"]: ...
+    def state(self) -> EngineState: ...
 
     @property
     def model(self) -> ModelInfo:
@@ -60,7 +63,8 @@ class EngineHandle(Protocol):
     def submit(self, request: Request, on_event: EventSink) -> None:
         """Queue a request; its events go to `on_event` and to all listeners.
 
-        Raises BadRequestError or ContextOverflowError for what can not be run, EngineClosedError after the end.
+        Raises BadRequestError or ContextOverflowError for what can not be run, OutOfMemoryError for what could not be
+        run here even alone, QueueFullError where as many requests are here as may be, EngineClosedError after the end.
         """
 
     def cancel(self, request_id: str) -> None:

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.chat import ChatFormat
 from engine.config import Mode
+from engine.drafters import HostDrafter
 from engine.events import (
+    DraftSource,
     FinishEvent,
     FinishReason,
     Span,
@@ -20,6 +23,9 @@ from engine.handle import EventSink
 from engine.request import AcceptRule, Request
 from engine.text import TextStream
 
+if TYPE_CHECKING:
+    from engine.grammar import Constraint
+
 
 @dataclass(frozen=True, slots=True)
 class RowStep:
@@ -27,11 +33,12 @@ class RowStep:
 
     Attributes:
         tokens: accepted drafts and the target's token. drafts: what was drafted, up to the row's own limit.
-        logprobs: one for each of `tokens` where asked for, else empty.
+        source: who drafted. logprobs: one for each of `tokens` where asked for, else empty.
     """
 
     tokens: Sequence[int]
     drafts: Sequence[int]
+    source: DraftSource = "mtp"
     logprobs: Sequence[TokenLogprob] = ()
 
     @property
@@ -44,20 +51,30 @@ class Row:
 
     Attributes:
         made: ids delivered so far (a token that ended the row is in it, though it is not delivered).
-        limit: drafts that count for this row in the next step.
+        drafter: drafts for this row beside the head; None where it has none.
+        grammar: where the answer stands in the grammar that it must keep to; None where it is free.
         finished: set once the row has ended.
     """
 
     def __init__(
-        self, request: Request, seed: int, mode: Mode, chat: ChatFormat, context: int, emit: EventSink
+        self,
+        request: Request,
+        seed: int,
+        mode: Mode,
+        chat: ChatFormat,
+        context: int,
+        emit: EventSink,
+        rule: AcceptRule = "rejection",
+        grammar: "Constraint | None" = None,
     ) -> None:
         self.request = request
         self.seed = seed
         self.mode = mode
-        self.rule: AcceptRule = request.accept_rule or ("rejection" if request.seed is None else "coupled")
+        self.rule: AcceptRule = request.accept_rule or (rule if request.seed is None else "coupled")
         self.emit = emit
         self.made: list[int] = []
-        self.limit = 0
+        self.drafter: HostDrafter | None = None
+        self.grammar = grammar
         self.finished: FinishReason | None = None
         self._chat = chat
         self._context = context
@@ -88,6 +105,10 @@ class Row:
         before = len(self.made)
         ids, spans = self._take(result.tokens, drafted=result.accepted)
         taken = len(self.made) - before
+        if self.drafter is not None:
+            if result.source == "copy":
+                self.drafter.observe(len(result.drafts), result.accepted)
+            self.drafter.extend(self.made[before:])
         self._count(result, taken)
         refused = result.drafts[result.accepted] if result.accepted < len(result.drafts) else None
         self.emit(
@@ -102,7 +123,7 @@ class Row:
                 seconds=seconds,
                 rows=rows,
                 context=context,
-                source="mtp" if result.drafts else "none",
+                source=result.source if result.drafts else "none",
             )
         )
         self.emit(
@@ -144,7 +165,7 @@ class Row:
             self._delivered += 1
             self._reasoning += kind == "reasoning" or self._text.kind == "reasoning"
             self._accepted += place < drafted
-            if self._text.stopped is not None:
+            if self._text.stopped is not None or self._completed_by(token):
                 self.finished = "stop"
                 break
             if self._delivered >= self.max_tokens:
@@ -157,6 +178,13 @@ class Row:
             if self._text.stopped is not None:  # a stop that only the flush completed
                 self.finished = "stop"
         return ids, spans
+
+    def _completed_by(self, token: int) -> bool:
+        """Let the grammar take the token; whether nothing may follow it."""
+        if self.grammar is None:
+            return False
+        self.grammar.take(token)
+        return self.grammar.complete
 
     def end(self, reason: FinishReason, error: str | None = None) -> None:
         """End the row from outside: cancelled, or failed. What was held back is delivered first."""

@@ -43,7 +43,8 @@ class Rows:
         rows: the host's side of each row, in batch order. penalties: None where no row has any.
         state: caches. pending: [B] int32, each row's last token, not yet in the caches.
         backlog: what the head still has to read; None in autoregressive mode.
-        keys: [B, 3, 2] noise keys. coupled: [B] bool.
+        constrained: whether a row has a grammar.
+        keys: [B, 3, 2] noise keys. coupled, blockwise: [B] bool, rows under that accept rule.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Rows:
         self.keys = row_keys([row.seed for row in rows])
         self.filters = Filters.of(samplings, vocab_size)
         self.penalties = penalties
+        self.constrained = any(row.grammar is not None for row in rows)
         self.rules = {row.rule for row in rows}
         self.coupled = mx.array([row.rule == "coupled" for row in rows])
+        self.blockwise = mx.array([row.rule == "block" for row in rows])
         asked = [row.request.logprobs for row in rows if row.request.logprobs is not None]
         self.top_logprobs = max(asked) if asked else None
 

@@ -8,18 +8,21 @@ from typing import Any
 
 import mlx.core as mx
 
-from engine.caches.bank import Bank
+from engine import device
+from engine.caches.bank import open_bank
 from engine.config import EngineConfig
-from engine.depth import CostAwareDepth, DepthPolicy, FixedDepth
-from engine.errors import NumericalError
+from engine.errors import EngineError, NumericalError, OutOfMemoryError
 from engine.events import FinishReason, PrefillEvent, TokenLogprob
+from engine.memory import MemoryPlan, Reservations, no_more_room, out_of_memory, ran_out
 from engine.models.load import LoadedModel
+from engine.models.row_cost import row_cost
+from engine.planner import Planner, RowOutcome
 from engine.prefill import Prefill
-from engine.request import MAX_DEPTH
 from engine.row import Row, RowStep
 from engine.rows import Rows
-from engine.scheduler import Scheduler
-from engine.step import Outcome, speculate
+from engine.scheduler import ChunkSize, Scheduler
+from engine.step import Outcome, StepPlan, speculate
+from engine.times import StepTimes
 
 log = logging.getLogger(__name__)
 _BROKEN = (
@@ -30,137 +33,231 @@ _BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step that was launched and not read yet: the rows it was for, in batch order, and each one's limit then."""
+    """A step that was launched and not read yet, and the rows it was for, in batch order."""
 
     rows: list[Row]
-    limits: list[int]
-    depth: int
+    plan: StepPlan
     outcome: Outcome
     launched_at: float
+    built_at: float
+    sent_at: float
 
 
 class Runner:
-    """The loaded model with its batch. Lives on the engine thread; nothing of it may be touched elsewhere."""
+    """The loaded model with its batch. Lives on the engine thread; nothing of it may be touched elsewhere.
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    `on_step` is told where the time of each step went that followed another one at once.
+
+    Attributes:
+        plan: what requests may take of the memory; plain data, for any thread.
+
+    Raises:
+        OutOfMemoryError: on making one whose weights leave no room in the memory that the engine may take.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, on_step: Callable[[StepTimes], None] | None = None
+    ) -> None:
+        self._on_step = on_step
         self._spec = loaded.spec
         self._chat = loaded.chat
-        self._scheduler = Scheduler(config.max_rows)
-        self._bank = Bank(config.cache_bytes) if config.cache_bytes else None
-        self._prefill: Prefill | None = None
+        limit = config.memory_bytes or device.prepare().memory
+        device.limit_memory(limit)
+        self.plan = MemoryPlan(limit, loaded.info.weight_bytes, row_cost(loaded.spec), loaded.info.context)
+        self._reserved = Reservations(self.plan)
+        chunks = ChunkSize(config.profile.chunk, config.profile.stall_s)
+        self._scheduler = Scheduler(config.max_rows, chunks, self._left, self._reserved.take)
+        self._frugal = config.profile.frugal
+        self._bank = open_bank(config, loaded.info)
+        self._prefills: dict[Row, Prefill] = {}
+        self._lengths: dict[Row, int] = {}  # tokens to read, as far as is known of prompts that wait for their turn
         self._rows: Rows | None = None
         self._flight: Flight | None = None
         self._landed_at: float | None = None  # when the step ahead was read; None where something came between
-        self._policy: DepthPolicy = FixedDepth(0)
-        if loaded.spec.head is not None:
-            self._policy = CostAwareDepth(MAX_DEPTH) if config.depth is None else FixedDepth(config.depth)
+        self._planner = Planner(config, has_head=loaded.spec.head is not None)
 
     @property
     def idle(self) -> bool:
         return self._scheduler.idle
 
     def add(self, row: Row) -> None:
-        self._scheduler.add(row)
+        """Take a row in. One that could not be run even alone is ended at once, with the reason."""
+        try:
+            self.plan.check(len(row.request.prompt), row.request.max_tokens)
+        except OutOfMemoryError as error:
+            row.end("error", str(error))
+        else:
+            self._scheduler.add(row)
 
     def cancel(self, request_id: str) -> None:
+        """End a row; it leaves the batch before the next chunk or step."""
         row = self._scheduler.find(request_id)
         if row is not None:
             row.end("cancelled")
-            self._drop_ended()
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         for row in self._scheduler.rows:
             row.end(reason, error)
         self._drop_ended()
 
+    def close(self) -> None:
+        """Let the bank write what is not on disk yet, for a moment at most."""
+        if self._bank is not None:
+            self._bank.close()
+
     def turn(self) -> None:
         """One chunk of prefill and one step, where there is work for them.
 
         A step is launched before the one in front of it is read, so that building its graph hides behind the device.
-        A row that turns out to have ended then takes part in one step more, whose tokens for it are dropped.
+        A row that turns out to have ended then takes part in one step more, whose tokens for it are dropped. Where a
+        prompt is read, the step in front is read before it: its tokens do not wait for the chunk, a chunk that fails
+        costs the other rows nothing, and what is measured is the chunk alone.
         """
+        self._drop_ended()
         plan = self._scheduler.plan()
         reading = plan.prefill
         if reading is not None:
+            self._guarded(self._batch, self._land_ahead)
+            self._drop_ended()
             self._guarded([reading], lambda: self._read(reading, plan.chunk))
-        rows = self._rows.rows if self._rows is not None else []
-        self._guarded(rows, self._step)
+        self._extend()
+        self._guarded(self._batch, self._step)
         self._drop_ended()
+
+    @property
+    def _batch(self) -> list[Row]:
+        return self._rows.rows if self._rows is not None else []
+
+    def _left(self, row: Row) -> int:
+        """Tokens of a prompt that are still to be read; one that is not begun is looked up in the bank once."""
+        prefill = self._prefills.get(row)
+        if prefill is not None:
+            return prefill.total - prefill.done
+        if row not in self._lengths:
+            prompt = row.request.prompt
+            cached = self._bank.known(prompt) if self._bank is not None else 0
+            self._lengths[row] = len(prompt) - 1 - cached
+        return self._lengths[row]
 
     def _guarded(self, rows: list[Row], work: Callable[[], None]) -> None:
         """A failure ends the rows it touched, with its words, and leaves the engine running."""
         try:
             work()
+            return
         except Exception as error:
             log.exception("a turn failed")
-            self._flight = None
-            for row in rows:
-                row.end("error", f"{type(error).__name__}: {error}")
+            scarce = out_of_memory(error)
+            words = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        # The error is gone here, and with it what its traceback held of the arrays.
+        for row in rows:
+            row.end("error", str(ran_out(len(rows))) if scarce else words)
+        self._drop_ended()
+        if scarce:
+            if self._bank is not None:
+                self._bank.clear()
+            mx.clear_cache()
+
+    def _extend(self) -> None:
+        """End the rows whose answers have outgrown the memory set aside for them, where there is no more."""
+        room = self._reserved.room
+        for row in self._batch:
+            if row.finished is None and not self._reserved.extend(row):
+                row.end("error", str(no_more_room(len(row.request.prompt), len(row.made))))
+        self._drop_ended()
+        if self._reserved.room < room:
+            self._shrink_bank()
+
+    def _shrink_bank(self) -> None:
+        """Rows go before prefixes: these may have what is left."""
+        if self._bank is not None:
+            self._bank.shrink_to(self._reserved.room)
 
     def _read(self, row: Row, chunk: int) -> None:
-        if self._prefill is None or self._prefill.row is not row:
-            self._prefill = Prefill(self._spec, row, self._bank, self._chat.eos_ids)
-            row.prefill_started(self._prefill.cached)
-        prefill = self._prefill
+        prefill = self._prefills.get(row)
+        if prefill is None:
+            self._shrink_bank()
+            prefill = self._prefills[row] = Prefill(self._spec, row, self._bank, self._chat.eos_ids)
+            row.prefill_started(prefill.cached)
         if not prefill.finished:
+            begun, before = time.perf_counter(), prefill.done
             prefill.advance(chunk)
+            self._scheduler.chunks.observe(prefill.done - before, time.perf_counter() - begun)
+            self._shrink_bank()  # of what it has left there
         self._landed_at = None
         row.emit(
             PrefillEvent(row.request.id, time.monotonic(), prefill.done, prefill.total, prefill.cached, prefill.miss)
         )
         if prefill.finished:
-            row.prefill_done()
+            self._planner.admit(row)
             joining = prefill.rows()
-            self._rows = joining if self._rows is None else Rows.merge([self._rows, joining])
-            self._prefill = None
+            joined = joining if self._rows is None else Rows.merge([self._rows, joining])
+            mx.eval(joined.arrays())  # where this fails the others still have their own arrays
+            row.prefill_done()
+            self._rows = joined
+            del self._prefills[row]
+            self._lengths.pop(row, None)
             self._scheduler.start(row)
+        if self._frugal:
+            mx.clear_cache()
+
+    def _land_ahead(self) -> None:
+        ahead, self._flight = self._flight, None
+        if ahead is not None:
+            self._land(ahead)
 
     def _step(self) -> None:
         ahead, self._flight = self._flight, None
+        if ahead is not None and self._planner.waits(ahead.rows):
+            self._land(ahead)
+            self._drop_ended()
+            ahead = None
         try:
             if self._rows is not None:
-                self._flight = self._launch(self._rows, ahead)
+                self._flight = self._launch(self._rows)
         finally:
             if ahead is not None:
                 self._land(ahead)
 
-    def _launch(self, rows: Rows, ahead: Flight | None) -> Flight:
-        """Build a step behind `ahead` and start it; nothing is read."""
-        if ahead is None:
-            self._landed_at = None
-        for row in rows.rows:
-            row.limit = self._policy.choose() if row.request.depth is None else row.request.depth
-        depth = max(row.limit for row in rows.rows)
+    def _launch(self, rows: Rows) -> Flight:
+        """Build a step behind the one in flight and start it; nothing is read."""
+        plan = self._planner.plan(rows.rows)
         launched_at = time.perf_counter()
-        outcome = speculate(self._spec, rows, depth)
+        outcome = speculate(self._spec, rows, plan)
+        built_at = time.perf_counter()
         mx.async_eval(outcome, rows.arrays())  # type: ignore[no-untyped-call]  # untyped in its stubs
-        return Flight(list(rows.rows), [row.limit for row in rows.rows], depth, outcome, launched_at)
+        return Flight(list(rows.rows), plan, outcome, launched_at, built_at, time.perf_counter())
 
     def _land(self, flight: Flight) -> None:
         """Read a step and hand out what it gave."""
+        asked_at = time.perf_counter()
         ints: Any = flight.outcome.ints.tolist()
         now = time.perf_counter()
         seconds, typical = now - (self._landed_at or flight.launched_at), self._landed_at is not None
         self._landed_at = now
-        depth = flight.depth
-        judged, accepted_at = [0] * depth, [0] * depth
-        for place, (row, limit, numbers) in enumerate(zip(flight.rows, flight.limits, ints, strict=True)):
+        plan = flight.plan
+        outcomes: list[RowOutcome] = []
+        for place, (row, limit, numbers) in enumerate(zip(flight.rows, plan.limits, ints, strict=True)):
             if row.finished is not None:
                 continue
-            accepted, broken = numbers[2 * depth + 1 :]
+            accepted, broken = numbers[2 * plan.depth + 1 :]
             if broken:
                 row.end("error", str(NumericalError(_BROKEN)))
                 continue
-            for at in range(min(accepted + 1, limit)):
-                judged[at] += 1
-                accepted_at[at] += at < accepted
-            tokens, drafts = numbers[: accepted + 1], numbers[depth + 1 : depth + 1 + limit]
-            result = RowStep(tokens, drafts, self._logprobs(row, place, tokens, flight.outcome))
+            if row.grammar is not None and row.grammar.error is not None:
+                row.end("error", row.grammar.error)
+                continue
+            source = plan.source(place)
+            outcomes.append(RowOutcome(source, min(accepted + 1, limit), accepted))
+            tokens, drafts = numbers[: accepted + 1], numbers[plan.depth + 1 : plan.depth + 1 + limit]
+            result = RowStep(tokens, drafts, source, self._logprobs(row, place, tokens, flight.outcome))
             row.step(result, seconds, len(flight.rows), len(row.request.prompt) + len(row.made) + accepted + 1)
         if self._rows is not None:
-            self._rows.tighten(in_flight=self._flight.depth + 1 if self._flight is not None else 0)
-        if typical and all(row.request.depth is None for row in flight.rows):
-            self._policy.observe(depth, judged, accepted_at, seconds)
+            self._rows.tighten(in_flight=self._flight.plan.depth + 1 if self._flight is not None else 0)
+        if typical:
+            self._planner.observe(plan, flight.rows, outcomes, seconds)
+        if typical and self._on_step is not None:
+            build, dispatch = flight.built_at - flight.launched_at, flight.sent_at - flight.built_at
+            self._on_step(StepTimes(plan.depth, build, dispatch, now - asked_at, time.perf_counter() - now, seconds))
 
     def _logprobs(self, row: Row, place: int, tokens: list[int], outcome: Outcome) -> list[TokenLogprob]:
         if row.request.logprobs is None or outcome.logprobs is None:
@@ -176,8 +273,10 @@ class Runner:
 
     def _drop_ended(self) -> None:
         keep = self._scheduler.drop_ended()
-        if self._prefill is not None and self._prefill.row.finished is not None:
-            self._prefill = None
+        for rows in (self._prefills, self._lengths):
+            for row in [row for row in rows if row.finished is not None]:
+                del rows[row]
+        self._reserved.keep(self._scheduler.begun)
         if self._rows is None or len(keep) == len(self._rows):
             return
         self._rows = self._rows.select(keep) if keep else None

@@ -2,31 +2,58 @@
 
 This is Leviathan et al. 2023 with the model's own MTP head as the drafter. Shapes are static in B rows and T = D + 1
 columns; rows accept different numbers of drafts. Nothing here reads a value: the whole step is one lazy graph, whose
-outcome the caller reads once.
+outcome the caller reads once. Only where a row has a grammar are the drafts read on the way, since what may follow them
+is known to the host alone; the trunk verifies them meanwhile.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import mlx.core as mx
 
-from engine import accept
+from engine import accept, chain, masks
 from engine.accept import Verdict
+from engine.chain import Drafts
+from engine.events import DraftSource
 from engine.models.spec import SpecModel
-from engine.noise import Purpose, gumbel, uniform
+from engine.noise import Purpose, gumbel, of_step, uniform
 from engine.penalties import Penalties
-from engine.rows import BACKLOG, Backlog, Rows
-from engine.sampler import choose
+from engine.rows import Backlog, Rows
 
 
-class Drafts(NamedTuple):
-    """D tokens a row.
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step drafts.
 
     Attributes:
-        ids: [B, D] int32. q: [B, D, V], what each was drawn from; None where no rule needs it.
+        limits: for each row, how many drafts count.
+        given: for each row, drafts that the host has for it; where it has none, the head drafts.
+        sources: for each row, who drafts for it; none where the head does for all.
+        temperature: of the head's drafts, see `chain.draft`.
+        acceptance: accept drafts with this chance whatever they are (benchmarks); None judges them.
     """
 
-    ids: mx.array
-    q: mx.array | None
+    limits: Sequence[int]
+    given: Sequence[Sequence[int]] = ()
+    sources: Sequence[DraftSource] = ()
+    temperature: float = 1.0
+    acceptance: float | None = None
+
+    @property
+    def depth(self) -> int:
+        """D, drafts of the widest row."""
+        return max(self.limits)
+
+    def source(self, place: int) -> DraftSource:
+        """Who drafts for the row at that place of the batch."""
+        return self.sources[place] if self.sources else "mtp"
+
+    @property
+    def chained(self) -> int:
+        """Drafts that the head makes."""
+        given = self.given or [()] * len(self.limits)
+        return max((limit for limit, tokens in zip(self.limits, given, strict=True) if not tokens), default=0)
 
 
 class Outcome(NamedTuple):
@@ -43,138 +70,124 @@ class Outcome(NamedTuple):
     likeliest: mx.array | None
 
 
-def speculate(spec: SpecModel, rows: Rows, depth: int) -> Outcome:
-    """Build one step of `depth` drafts and advance the rows to its end; where it raises, they are as before."""
+def speculate(spec: SpecModel, rows: Rows, plan: StepPlan) -> Outcome:
+    """Build one step and advance the rows to its end; where it raises, they are as before."""
     before = rows.checkpoint()
     try:
-        return _speculate(spec, rows, depth)
+        return _speculate(spec, rows, plan)
     except BaseException:
         rows.restore(before)
         raise
 
 
-def _speculate(spec: SpecModel, rows: Rows, depth: int) -> Outcome:
-    limit = mx.array([min(row.limit, depth) for row in rows.rows], dtype=mx.int32)
-    drafts = draft(spec, rows, depth)
-    block = mx.concatenate([rows.pending[:, None], drafts.ids], axis=1)
+def _speculate(spec: SpecModel, rows: Rows, plan: StepPlan) -> Outcome:
+    drafts = draft(spec, rows, plan)
+    length = drafts.ids.shape[1] + 1
+    idle = spec.width(len(rows), length) - length
+    block = mx.concatenate([rows.pending[:, None], mx.pad(drafts.ids, [(0, 0), (0, idle)])], axis=1)
+    rows.state.clock.live = length
     hidden = spec.hidden(block, rows.state)
-    logits = spec.logits(hidden)
-    verdict = judge(rows, logits, drafts, limit)
+    logits = spec.logits(hidden)[:, :length]
+    allowed = _allowed_along(rows, drafts.ids, logits) if rows.constrained else None
+    verdict = judge(rows, logits, drafts, plan, allowed)
     outcome = _outcome(rows, logits, drafts, verdict)
     advance(spec, rows, hidden, verdict)
     return outcome
 
 
-def draft(spec: SpecModel, rows: Rows, depth: int) -> Drafts:
-    """Let the head read the backlog, then chain `depth` drafts from its last row."""
-    state, backlog = rows.state, rows.backlog
-    if depth == 0 or backlog is None:
+def draft(spec: SpecModel, rows: Rows, plan: StepPlan) -> Drafts:
+    """The head's drafts, and over them those that the host has for some rows."""
+    if not plan.depth:
         return Drafts(mx.zeros((len(rows), 0), dtype=mx.int32), None)
-    hidden = _catch_up(spec, rows, backlog)
-    needs_q = "rejection" in rows.rules and not rows.filters.greedy
-    penalties = rows.penalties
-    ids: list[mx.array] = []
-    q: list[mx.array] = []
-    for place in range(depth):
-        if (
-            place
-        ):  # the head's row of a position holds the hidden there, so the first draft goes right behind the backlog
-            state.head_clock.offset = state.clock.offset + (place - 1)
-            state.head_clock.bound = state.clock.bound + (place - 1)
-            hidden = spec.head_hidden(ids[-1][:, None], hidden, state)
-        logits = spec.draft_logits(hidden[:, 0])
-        if penalties is not None:
-            logits = penalties.apply(logits, spec.draft_ids)
-        scores = rows.filters.scores(logits[:, None])[:, 0]
-        token = choose(scores, _draft_noise(rows, place, spec.draft_ids))
-        if needs_q:
-            q.append(_widened(mx.softmax(scores, axis=-1), spec.draft_ids, rows.vocab_size))
-        if spec.draft_ids is not None:
-            token = spec.draft_ids[token]
-        ids.append(token)
-        if penalties is not None:
-            penalties = penalties.count(token)
-    return Drafts(mx.stack(ids, axis=1), mx.stack(q, axis=1) if needs_q else None)
+    allowed = masks.of_next(rows) if rows.constrained and plan.chained else None
+    drawn = chain.draft(spec, rows, plan.chained, plan.temperature, allowed)
+    if not plan.given:
+        return drawn
+    missing = plan.depth - plan.chained
+    ids = mx.pad(drawn.ids, [(0, 0), (0, missing)])
+    given = mx.array([[*tokens, *[0] * (plan.depth - len(tokens))] for tokens in plan.given], dtype=mx.int32)
+    certain = mx.array([bool(tokens) for tokens in plan.given])
+    q = None if drawn.q is None else mx.pad(drawn.q, [(0, 0), (0, missing), (0, 0)])
+    return Drafts(mx.where(certain[:, None], given, ids), q, certain)
 
 
-def _catch_up(spec: SpecModel, rows: Rows, backlog: Backlog) -> mx.array:
-    """Commit the backlog to the head's cache; the head's hidden at each row's last real place, [B, 1, H]."""
-    state = rows.state
-    state.head_clock.offset = state.clock.offset - backlog.fresh
-    state.head_clock.bound = state.clock.bound
-    hidden = spec.head_hidden(backlog.tokens, backlog.hidden, state)
-    last = mx.maximum(backlog.fresh - 1, 0)  # a prompt of one token leaves the head nothing: its drafts are blind
-    return mx.take_along_axis(hidden, last[:, None, None], axis=1)
+def _allowed_along(rows: Rows, drafts: mx.array, logits: mx.array) -> mx.array:
+    """The grammars' masks along the drafts, made while the device verifies."""
+    mx.async_eval(drafts)  # type: ignore[no-untyped-call]  # untyped in its stubs
+    mx.async_eval(logits)  # type: ignore[no-untyped-call]
+    return masks.along(rows, drafts)
 
 
-def _draft_noise(rows: Rows, place: int, draft_ids: mx.array | None) -> mx.array | None:
-    """Noise of the draft at `place`: a coupled row shares the target's, a rejection row has its own. [B, Vd]."""
-    if rows.filters.greedy:
-        return None
-    keys = mx.where(rows.coupled[:, None], rows.keys[:, Purpose.TARGET], rows.keys[:, Purpose.DRAFT])
-    noise = gumbel(keys, rows.state.clock.offset[:, None] + (1 + place), rows.vocab_size)[:, 0]
-    return noise if draft_ids is None else noise[:, draft_ids]
+def judge(rows: Rows, logits: mx.array, drafts: Drafts, plan: StepPlan, allowed: mx.array | None = None) -> Verdict:
+    """Apply each row's accept rule to [B, T, V] logits of the target, over the tokens that are `allowed` [B, T, V].
 
+    A draft that is not allowed has no probability under the target, so every rule refuses it by itself. The limit must
+    not be cut in front of it: what follows would then be drawn from p and not from what is left of it beside q.
 
-def _widened(q: mx.array, draft_ids: mx.array | None, vocab_size: int) -> mx.array:
-    """Probabilities over the draft vocabulary to the whole one: [B, Vd] -> [B, V]."""
-    if draft_ids is None:
-        return q
-    return mx.zeros((q.shape[0], vocab_size)).at[:, draft_ids].add(q)
-
-
-def judge(rows: Rows, logits: mx.array, drafts: Drafts, limit: mx.array) -> Verdict:
-    """Apply each row's accept rule to [B, T, V] logits of the target."""
+    Given drafts are judged by the coupled rule under any setting: they were not drawn, so the chance that the target's
+    own draw equals one is the target's probability of it, which is what rejection would accept it with.
+    """
+    limit = mx.array(list(plan.limits), dtype=mx.int32)
     length = logits.shape[1]
     if rows.penalties is not None:
         logits = rows.penalties.apply_along(logits, drafts.ids)
+    if allowed is not None:
+        logits = mx.where(allowed, logits, -mx.inf)
     scores = rows.filters.scores(logits)
+    positions = rows.state.clock.offset[:, None] + 1 + mx.arange(length)
+    if plan.acceptance is not None and plan.depth:  # without drafts the draw is empty, of which MLX dies
+        chance = uniform(rows.keys[:, Purpose.ACCEPT], positions[:, :-1])
+        return accept.synthetic(scores, drafts.ids, limit, chance, plan.acceptance)
     if rows.filters.greedy:
         return accept.coupled(scores, drafts.ids, limit, None)
-    positions = rows.state.clock.offset[:, None] + 1 + mx.arange(length)
     noise = gumbel(rows.keys[:, Purpose.TARGET], positions, rows.vocab_size)
     if drafts.q is None:
         return accept.coupled(scores, drafts.ids, limit, noise)
-    chance = uniform(rows.keys[:, Purpose.ACCEPT], positions[:, :-1])
-    by_rejection = accept.rejection(scores, drafts.ids, limit, noise, drafts.q, chance)
-    if "coupled" not in rows.rules:
+    chance = uniform(of_step(rows.keys[:, Purpose.ACCEPT], rows.state.clock.offset), positions[:, :-1])
+    verdict = _by_chance(rows, scores, drafts.ids, drafts.q, limit, noise, chance)
+    if "coupled" not in rows.rules and drafts.certain is None:
+        return verdict
+    is_coupled = rows.coupled if drafts.certain is None else rows.coupled | drafts.certain
+    return accept.either(is_coupled, accept.coupled(scores, drafts.ids, limit, noise), verdict)
+
+
+def _by_chance(
+    rows: Rows, scores: mx.array, ids: mx.array, q: mx.array, limit: mx.array, noise: mx.array, chance: mx.array
+) -> Verdict:
+    """Rejection or block verification, each in its rows."""
+    rules = rows.rules - {"coupled"}
+    if rules == {"block"}:
+        return accept.block(scores, ids, limit, noise, q, chance)
+    by_rejection = accept.rejection(scores, ids, limit, noise, q, chance)
+    if "block" not in rules:
         return by_rejection
-    return accept.either(rows.coupled, accept.coupled(scores, drafts.ids, limit, noise), by_rejection)
+    return accept.either(rows.blockwise, accept.block(scores, ids, limit, noise, q, chance), by_rejection)
 
 
 def advance(spec: SpecModel, rows: Rows, hidden: mx.array, verdict: Verdict) -> None:
-    """Commit accepted drafts to the caches; the target's token becomes the pending one."""
-    length = hidden.shape[1]
+    """Commit accepted drafts to the caches; the target's token becomes the pending one.
+
+    `hidden` may have more columns than there are tokens: what such a column wrote is dead.
+    """
+    length = verdict.tokens.shape[1]
     fresh = verdict.accepted + 1
     if rows.penalties is not None:
         rows.penalties = _count_kept(rows.penalties, verdict.tokens, fresh)
     rows.state.accept(fresh, most=length)
     rows.pending = mx.take_along_axis(verdict.tokens, verdict.accepted[:, None], axis=1)[:, 0]
     if rows.backlog is not None:
-        rows.backlog = _next_backlog(spec, rows, rows.backlog, Backlog(hidden, verdict.tokens, fresh))
+        tokens, idle = verdict.tokens, hidden.shape[1] - length
+        if length == 1:
+            hidden = hidden[:, :1]
+        elif idle:
+            tokens = mx.pad(tokens, [(0, 0), (0, idle)])
+        rows.backlog = chain.next_backlog(spec, rows, rows.backlog, Backlog(hidden, tokens, fresh))
 
 
 def _count_kept(penalties: Penalties, tokens: mx.array, kept: mx.array) -> Penalties:
     for place in range(tokens.shape[1]):
         penalties = penalties.count(tokens[:, place], place < kept)
     return penalties
-
-
-def _next_backlog(spec: SpecModel, rows: Rows, old: Backlog, new: Backlog) -> Backlog:
-    """After a step with drafts the old backlog is in the head's cache. Without, the new row is added to it, so that
-    plain decoding does not pay for the head; when it is full the head reads it all but the last row."""
-    if new.tokens.shape[1] > 1:
-        return new
-    place = old.fresh[:, None]
-    room = mx.zeros_like(new.tokens)
-    tokens = mx.put_along_axis(mx.concatenate([old.tokens, room], axis=1), place, new.tokens, axis=1)
-    hidden = mx.concatenate([old.hidden, mx.zeros_like(new.hidden)], axis=1)
-    hidden = mx.put_along_axis(hidden, mx.broadcast_to(place[..., None], new.hidden.shape), new.hidden, axis=1)
-    grown = Backlog(hidden, tokens, old.fresh + 1)
-    if tokens.shape[1] < BACKLOG:
-        return grown
-    _catch_up(spec, rows, grown)
-    return Backlog(new.hidden, new.tokens, mx.ones_like(new.fresh))
 
 
 def _outcome(rows: Rows, logits: mx.array, drafts: Drafts, verdict: Verdict) -> Outcome:

@@ -15,11 +15,21 @@ from mtplx_tui import exit_codes, paths
 from mtplx_tui.commands import common
 from mtplx_tui.commands.ask import ask
 from mtplx_tui.commands.bench import bench
-from mtplx_tui.commands.common import DepthOption, ModelOption, ModeOption
+from mtplx_tui.commands.cache import cache
+from mtplx_tui.commands.common import (
+    DepthOption,
+    EngineOptions,
+    KvBitsOption,
+    MemoryOption,
+    ModelOption,
+    ModeOption,
+    ProfileOption,
+)
 from mtplx_tui.commands.doctor import doctor
 from mtplx_tui.commands.inspect import inspect
 from mtplx_tui.commands.serve import serve
 from mtplx_tui.commands.tui import tui
+from mtplx_tui.commands.tune import tune
 from mtplx_tui.commands.verify import verify
 from mtplx_tui.logs import log_to
 
@@ -30,9 +40,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ask, serve, verify, inspect, doctor):
+for command in (ask, serve, verify, tune, inspect, doctor):
     app.command(epilog=exit_codes.HELP)(command)
 app.add_typer(bench, name="bench", epilog=exit_codes.HELP)
+app.add_typer(cache, name="cache", epilog=exit_codes.HELP)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,15 +52,19 @@ def screen(
     model: ModelOption = None,
     mode: ModeOption = "mtp",
     depth: DepthOption = "auto",
+    profile: ProfileOption = "turbo",
+    kv_bits: KvBitsOption = None,
+    memory: MemoryOption = None,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
 ) -> int:
     """Chat with a local model that drafts its own next tokens, and serve it to other programs.
 
     Without a command the chat screen opens.
     """
+    options = EngineOptions(model, mode, depth, profile, kv_bits, memory)
     if context.invoked_subcommand is None:
-        return tui(model, mode, depth, ascii_only)
-    if (model, mode, depth, ascii_only) != (None, "mtp", "auto", False):
+        return tui(options, ascii_only)
+    if (options, ascii_only) != (EngineOptions(), False):
         command = context.invoked_subcommand
         raise common.UsageError(f"Options before {command} belong to the screen; write them after it.")
     return exit_codes.OK
@@ -72,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     log_to(paths.log_file())
     try:
         if not arguments:  # the usual start; Typer would import pydantic first, a quarter of a second of nothing to see
-            return tui(None, "mtp", "auto", ascii_only=False)
+            return tui(EngineOptions(), ascii_only=False)
         return app(arguments, prog_name="mtplx-tui", standalone_mode=False) or exit_codes.OK
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # Typer's 1 would mean that a check did not pass

@@ -12,6 +12,21 @@ def sessions_file() -> Path:
     return platformdirs.user_data_path(APP, appauthor=False) / "sessions.db"
 
 
+def tunings_folder() -> Path:
+    """The folder of what `tune` measured, a JSON file for each model and device."""
+    return platformdirs.user_data_path(APP, appauthor=False) / "tunings"
+
+
+def prefixes_folder() -> Path:
+    """The folder of what was read of earlier prompts, so that it need not be read again after a restart."""
+    return platformdirs.user_cache_path(APP, appauthor=False) / "prefixes"
+
+
 def log_file() -> Path:
     """The text file that takes what native code prints while the screen is up, and the details of crashes."""
     return platformdirs.user_log_path(APP, appauthor=False) / "mtplx-tui.log"
+
+
+def timings_file() -> Path:
+    """What the engine timed on this machine, to choose the fastest of several ways to do a thing."""
+    return platformdirs.user_cache_path(APP, appauthor=False) / "timings.json"

@@ -10,7 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from engine.errors import BadRequestError, ContextOverflowError, EngineClosedError, EngineError
+from engine.errors import (
+    BadRequestError,
+    ContextOverflowError,
+    EngineClosedError,
+    EngineError,
+    OutOfMemoryError,
+    QueueFullError,
+)
 
 log = logging.getLogger("server")
 
@@ -21,6 +28,8 @@ _TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
 }
+
+BUSY_RETRY_S = "1"  # honoured by every coding agent tried; a place is free as soon as any one answer ends
 
 _ROUTES = "GET /v1/models, POST /v1/chat/completions and GET /health"
 
@@ -79,6 +88,11 @@ def from_engine(error: EngineError) -> ApiError:
         return context_overflow(error.context, f"{error.prompt_tokens} tokens")
     if isinstance(error, BadRequestError):
         return ApiError(400, str(error), param=error.param)
+    if isinstance(error, QueueFullError):
+        return ApiError(429, str(error), code="rate_limit_exceeded", headers={"retry-after": BUSY_RETRY_S})
+    if isinstance(error, OutOfMemoryError):
+        # It would not fit another time either, and clients try a 503 again by themselves.
+        return ApiError(503, str(error), code="insufficient_memory", headers={"x-should-retry": "false"})
     if isinstance(error, EngineClosedError):
         return ApiError(503, str(error), code="engine_closed")
     return ApiError(500, str(error), code="engine_error")

@@ -4,6 +4,9 @@ A tree over token ids. A node ends at a checkpoint and holds what the model's ca
 values of its own tokens (so conversations with one beginning share them), the recurrent layers' state at its end (it
 can not be cut, so only checkpoints can be resumed from), the head's keys and values, and the last hidden, which the
 head pairs with the token that follows. Nothing in a node is ever written to; a row that resumes gets copies.
+
+With a disk behind it, each node is written there as well, and what has left memory, or the program before this one
+kept, is found there by its address.
 """
 
 import time
@@ -12,14 +15,17 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from engine.caches.kv import KVCache
-from engine.caches.recurrent import RecurrentCache
+from engine.caches import address
+from engine.caches.blobs import UnusableError
+from engine.caches.disk import Disk, open_disk
 from engine.caches.state import ModelState
+from engine.caches.stretch import Arrays, Stretch
+from engine.config import EngineConfig
+from engine.handle import ModelInfo
 
+FLUSH_SECONDS = 1.5  # that ending the program may take for prefixes not yet on disk; the screen waits for 2
 SHORTEST = 32  # tokens; a shorter stretch is read faster than it is kept
 INTERVAL = 2048  # tokens between checkpoints inside a long prompt
-
-Arrays = tuple[mx.array, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -27,25 +33,22 @@ class Node:
     """One stretch of tokens, from the end of its parent to a checkpoint.
 
     Attributes:
+        key: the address of the prompt's beginning up to the checkpoint.
         end: tokens from the prompt's beginning to the checkpoint.
-        trunk: for each layer, keys and values of the stretch, or conv and state at its end.
-        head: for each head layer, keys and values of the rows that the stretch added.
-        hidden: [1, 1, H], of the last token; None without a head.
+        held: what the caches gained since the parent.
     """
 
+    key: str
     ids: tuple[int, ...]
     end: int
     parent: "Node | None"
-    trunk: list[Arrays] = field(default_factory=list)
-    head: list[Arrays] = field(default_factory=list)
-    hidden: mx.array | None = None
+    held: Stretch
     children: list["Node"] = field(default_factory=list)
-    used: float = 0.0
+    used: float = field(default_factory=time.monotonic)
 
     @property
     def nbytes(self) -> int:
-        arrays = [array for layer in (*self.trunk, *self.head) for array in layer]
-        return sum(array.nbytes for array in arrays) + (0 if self.hidden is None else self.hidden.nbytes)
+        return sum(array.nbytes for array in self.held.arrays())
 
     def path(self) -> list["Node"]:
         """From the first stretch to this one."""
@@ -59,37 +62,126 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The deepest checkpoint on the way of a prompt, and why it is not deeper."""
+    """How much of a prompt is here.
+
+    Attributes:
+        node: the deepest checkpoint on its way.
+        tokens: that can be taken: up to the checkpoint, or up to a token inside of `part`, which follows it.
+        reason: why it is not more, in words.
+    """
 
     node: Node
+    tokens: int
+    part: Node | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A checkpoint on the way of a prompt; `node` is None where it is on disk alone."""
+
+    key: str
+    end: int
+    node: Node | None
+    before: "_Step | None" = None
 
 
 class Bank:
     """The tree, with a limit on its bytes: the stretches that were not used for longest go first, ends before
-    beginnings."""
+    beginnings.
 
-    def __init__(self, budget: int) -> None:
+    Args:
+        budget: bytes of memory.
+        disk: where nodes are written to and looked for beside memory.
+    """
+
+    def __init__(self, budget: int, disk: Disk | None = None) -> None:
         self._budget = budget
-        self._root = Node((), 0, None)
+        self._disk = disk
+        self._root = self._empty()
+
+    def _empty(self) -> Node:
+        return Node("" if self._disk is None else self._disk.root, (), 0, None, Stretch([], [], None))
 
     @property
     def nbytes(self) -> int:
         return sum(node.nbytes for node in self._nodes())
 
-    def find(self, prompt: Sequence[int]) -> Found:
-        """How much of a prompt is here. The last token is never looked up: it is the first step's to read."""
-        node = self._root
+    def find(self, prompt: Sequence[int], anywhere: bool = False) -> Found:
+        """How much of a prompt is here, read from disk into memory where it is there alone.
+
+        The last token is never looked up: it is the first step's to read. `anywhere`: the model can go on at any token
+        and not at checkpoints alone, since it has no recurrent layer.
+        """
+        damage = None
         while True:
-            child = next((c for c in node.children if _continues(prompt, c)), None)
-            if child is None:
-                return Found(node, self._why(prompt, node))
-            node = child
+            try:
+                node = self._reach(prompt, self._deepest(prompt))
+            except UnusableError as error:
+                damage = damage or str(error)  # and the disk does not offer that file again
+                continue
+            part, shared = self._part(prompt, node) if anywhere else (None, 0)
+            return Found(node, node.end + shared, part, damage or self._why(prompt, node))
+
+    def known(self, prompt: Sequence[int]) -> int:
+        """Tokens of a prompt that are here, so far as the index of the disk can tell: nothing is read from it."""
+        return self._deepest(prompt).end
+
+    def _deepest(self, prompt: Sequence[int]) -> _Step:
+        tokens = memoryview(address.packed(prompt[:-1]))
+        deepest = _Step(self._root.key, 0, self._root)
+        pending = [deepest]
+        while pending:
+            step = pending.pop()
+            if step.end > deepest.end:
+                deepest = step
+            children = [] if step.node is None else [node for node in step.node.children if _continues(prompt, node)]
+            pending += [_Step(node.key, node.end, node, step) for node in children]
+            if self._disk is not None:
+                here = {node.key for node in children}
+                further = self._disk.continuing(step.key, tokens, step.end)
+                pending += [_Step(key, end, None, step) for key, end in further if key not in here]
+        return deepest
+
+    def _reach(self, prompt: Sequence[int], step: _Step) -> Node:
+        """The node of a step, after those before it. Raises UnusableError where one can not be had from the disk."""
+        steps: list[_Step] = []
+        last: _Step | None = step
+        while last is not None:
+            steps.append(last)
+            last = last.before
+        node = self._root
+        for step in steps[::-1]:
+            if step.node is not None:
+                node = step.node
+            elif self._disk is not None:
+                child = Node(step.key, tuple(prompt[node.end : step.end]), step.end, node, self._disk.load(step.key))
+                node.children.append(child)
+                node = child
             node.used = time.monotonic()
+        if self._disk is not None and node is not self._root:
+            self._disk.touch(node.key)
+            self._shrink(node, self._budget)
+        return node
+
+    def _part(self, prompt: Sequence[int], node: Node) -> tuple[Node | None, int]:
+        """What follows a node and begins as the prompt goes on, and how many tokens of it can be used.
+
+        The last one that they share is left out: reading it anew gives its hidden, which the head pairs with the next.
+        """
+        rest = prompt[node.end : -1]
+        part = max(node.children, key=lambda child: _shared(rest, child.ids), default=None)
+        tokens = 0 if part is None else _shared(rest, part.ids) - 1
+        if part is None or tokens < SHORTEST:
+            return None, 0
+        part.used = time.monotonic()
+        return part, tokens
 
     def _why(self, prompt: Sequence[int], node: Node) -> str:
         if not node.children:
-            return "nothing cached yet" if node is self._root else "everything cached on this way was used"
+            if node is not self._root:
+                return "everything cached on this way was used"
+            return (None if self._disk is None else self._disk.why_nothing()) or "nothing cached yet"
         shared = max(_shared(prompt[node.end :], child.ids) for child in node.children)
         return f"no checkpoint further on: prompts part at token {node.end + shared}, after the last one at {node.end}"
 
@@ -101,31 +193,51 @@ class Bank:
         known = next((child for child in parent.children if child.ids == ids), None)
         if known is not None:
             return known
-        end = parent.end + len(ids)
-        node = Node(ids, end, parent, used=time.monotonic(), hidden=None if hidden is None else mx.contiguous(hidden))
-        node.trunk = [_layer(cache, parent.end, end) for cache in state.trunk]
-        node.head = [_layer(cache, max(parent.end - 1, 0), end - 1) for cache in state.head]
-        mx.eval([*node.trunk, *node.head, *([] if node.hidden is None else [node.hidden])])
+        start, end = parent.end, parent.end + len(ids)
+        held = Stretch(
+            [cache.cut(start, end) for cache in state.trunk],
+            [cache.cut(max(start - 1, 0), end - 1) for cache in state.head],
+            None if hidden is None else mx.contiguous(hidden),
+        )
+        mx.eval(held.arrays())
+        key = address.after(parent.key, address.packed(ids))
+        node = Node(key, ids, end, parent, held)
         parent.children.append(node)
-        self._shrink(spare=node)
+        if self._disk is not None:
+            self._disk.offer(key, parent.key, start, end, held)
+        self._shrink(node, self._budget)
         return node
 
-    def restore(self, node: Node, state: ModelState) -> None:
-        """Put a node's whole prefix into the empty caches of one row that is going to read on."""
-        path = node.path()
+    def restore(self, found: Found, state: ModelState) -> None:
+        """Put what was found into the empty caches of one row that is going to read on.
+
+        The head's rows are one behind, for want of the hidden's next token; not where a part of a node is taken, since
+        that token is the one that both share.
+        """
+        node, part = found.node, found.part
+        held = [step.held for step in node.path()]
+        head_rows = found.tokens - 1
+        if part is not None:
+            head_rows = found.tokens
+            begun = max(node.end - 1, 0)
+            trunk = [_first(layer, found.tokens - node.end) for layer in part.held.trunk]
+            held.append(Stretch(trunk, [_first(layer, head_rows - begun) for layer in part.held.head], None))
         for place, cache in enumerate(state.trunk):
-            if isinstance(cache, RecurrentCache):
-                cache.conv, cache.state = node.trunk[place]
-            else:
-                cache.keys, cache.values = _joined([step.trunk[place] for step in path])
+            cache.put([stretch.trunk[place] for stretch in held])
         for place, head in enumerate(state.head):
-            head.keys, head.values = _joined([step.head[place] for step in path])
-        state.clock.advance_all(node.end)
-        state.head_clock.advance_all(node.end - 1 if state.head else 0)
+            head.put([stretch.head[place] for stretch in held])
+        state.clock.advance_all(found.tokens)
+        state.head_clock.advance_all(head_rows if state.head else 0)
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._root = Node((), 0, None)
+        """Forget what is in memory."""
+        self._root = self._empty()
+
+    def close(self) -> None:
+        """Write what the disk does not have yet, for a moment at most."""
+        if self._disk is not None:
+            self._disk.close(FLUSH_SECONDS)
+            self._disk = None
 
     def _nodes(self) -> Iterator[Node]:
         pending = list(self._root.children)
@@ -134,10 +246,14 @@ class Bank:
             pending += node.children
             yield node
 
-    def _shrink(self, spare: Node) -> None:
+    def shrink_to(self, budget: int) -> None:
+        """Forget what was used longest ago, until no more than `budget` bytes of memory are taken."""
+        self._shrink(self._root, budget)
+
+    def _shrink(self, spare: Node, budget: int) -> None:
         kept = set(map(id, spare.path()))
         total = self.nbytes
-        while total > self._budget:
+        while total > budget:
             ends = [node for node in self._nodes() if not node.children and id(node) not in kept]
             if not ends:
                 return
@@ -145,6 +261,16 @@ class Bank:
             assert oldest.parent is not None
             oldest.parent.children.remove(oldest)
             total -= oldest.nbytes
+
+
+def open_bank(config: EngineConfig, info: ModelInfo) -> Bank | None:
+    """The bank that a config asks for; None for none."""
+    if not config.cache_bytes:
+        return None
+    if config.cache_folder is None:
+        return Bank(config.cache_bytes)
+    disk = open_disk(config.cache_folder, config.disk_bytes, info.name, lambda: address.root(info, config.kv_bits))
+    return Bank(config.cache_bytes, disk)
 
 
 def checkpoints(prompt: Sequence[int], turn_ends: frozenset[int], begun: int) -> list[int]:
@@ -163,19 +289,9 @@ def checkpoints(prompt: Sequence[int], turn_ends: frozenset[int], begun: int) ->
     return chosen
 
 
-def _layer(cache: KVCache | RecurrentCache, start: int, end: int) -> Arrays:
-    if isinstance(cache, RecurrentCache):
-        assert cache.conv is not None
-        assert cache.state is not None
-        return cache.conv, cache.state
-    assert cache.keys is not None
-    assert cache.values is not None
-    return mx.contiguous(cache.keys[:, :, start:end]), mx.contiguous(cache.values[:, :, start:end])
-
-
-def _joined(parts: list[Arrays]) -> tuple[mx.array, mx.array]:
-    keys, values = zip(*parts, strict=True)
-    return mx.concatenate(list(keys), axis=2), mx.concatenate(list(values), axis=2)
+def _first(layer: Arrays, tokens: int) -> Arrays:
+    """The first tokens of what a KV cache cut."""
+    return tuple(array[:, :, :tokens] for array in layer)
 
 
 def _continues(prompt: Sequence[int], child: Node) -> bool:

@@ -1,5 +1,7 @@
 """Conv window and delta-rule state of a gated-delta layer, for a batch of rows."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from engine.caches.clock import Clock
@@ -53,7 +55,7 @@ class RecurrentCache:
             return None
         if not delta_cuda.fits(self.state, given.block.shape[1]):
             return None
-        y, u = delta_cuda.read(self.conv, self.state, given)
+        y, u = delta_cuda.read(self.conv, self.state, given, min(self.clock.live, given.block.shape[1]))
         self._fused = (given, u)
         return y
 
@@ -84,6 +86,17 @@ class RecurrentCache:
 
     def arrays(self) -> list[mx.array]:
         return [x for x in (self.conv, self.state) if x is not None]
+
+    def cut(self, start: int, end: int) -> tuple[mx.array, ...]:
+        """The committed state, for `put`: it can not be cut, so it is whole whatever the stretch, and right at its end
+        alone."""
+        assert self.conv is not None
+        assert self.state is not None
+        return self.conv, self.state
+
+    def put(self, parts: Sequence[tuple[mx.array, ...]]) -> None:
+        """Take the state that the last of consecutive cuts holds."""
+        self.conv, self.state = parts[-1]
 
     def select(self, rows: mx.array, clock: Clock) -> "RecurrentCache":
         """A cache of some of the rows, in the order given."""

@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from engine.caches.clock import Clock
 from engine.caches.kv import KVCache
+from engine.caches.packing import Packing
 from engine.caches.recurrent import RecurrentCache
 
 LayerCache = KVCache | RecurrentCache
@@ -34,10 +35,13 @@ class ModelState:
         self.head_clock = head_clock
 
     @classmethod
-    def new(cls, recurrent_layers: Sequence[bool], head_layers: int) -> "ModelState":
-        """Empty caches of one row: a recurrent cache where the flag says so, a KV cache elsewhere."""
+    def new(cls, recurrent_layers: Sequence[bool], head_layers: int, packing: Packing | None = None) -> "ModelState":
+        """Empty caches of one row: a recurrent cache where the flag says so, a KV cache elsewhere.
+
+        `packing` is the trunk's alone. The head's one layer is little memory, and what it loses is lost acceptance.
+        """
         clock, head_clock = Clock.zero(), Clock.zero()
-        trunk: list[LayerCache] = [RecurrentCache(clock) if r else KVCache(clock) for r in recurrent_layers]
+        trunk: list[LayerCache] = [RecurrentCache(clock) if r else KVCache(clock, packing) for r in recurrent_layers]
         return cls(trunk, [KVCache(head_clock) for _ in range(head_layers)], clock, head_clock)
 
     def read(self, reading: bool) -> None:

@@ -72,7 +72,12 @@ _READ = (
     _PLACE
     + """
   float query[W];
-  for (int t = 0; t < T; ++t) {
+  for (int t = L; t < T && lane == 0; ++t) {
+    const long token = (static_cast<long>(b) * T + t) * H + h;
+    y[token * Dv + row] = static_cast<X>(0.0f);
+    u[token * Dv + row] = 0.0f;
+  }
+  for (int t = 0; t < L; ++t) {
     const long token = (static_cast<long>(b) * T + t) * H + h;
 """
     + _KEY
@@ -151,11 +156,11 @@ def fits(state: mx.array, length: int) -> bool:
     return shaped and mx.cuda.is_available() and mx.default_device() == mx.gpu
 
 
-def read(conv: mx.array, state: mx.array, given: Projected) -> tuple[mx.array, mx.array]:
+def read(conv: mx.array, state: mx.array, given: Projected, live: int) -> tuple[mx.array, mx.array]:
     """Outputs of a block of tokens that follow the state, which is left as it is.
 
     Args:
-        conv: [B, K - 1, C]. state: [B, H, Dv, Dk] float32.
+        conv: [B, K - 1, C]. state: [B, H, Dv, Dk] float32. live: columns that count; the outputs of others are zero.
     Returns:
         y [B, T, H, Dv] in the block's type, and u of the same shape in float32, for `commit`.
     """
@@ -163,7 +168,7 @@ def read(conv: mx.array, state: mx.array, given: Projected) -> tuple[mx.array, m
     shape = (batch, given.block.shape[1], heads, dv)
     y, u = _kernels()[0](
         inputs=[conv, state, given.block, given.a, given.beta_logit, given.weight, given.a_log, given.dt_bias],
-        **_launch(conv, state, given),
+        **_launch(conv, state, given, live),
         output_shapes=[shape, shape],
         output_dtypes=[given.block.dtype, mx.float32],
     )
@@ -174,7 +179,7 @@ def commit(conv: mx.array, state: mx.array, given: Projected, u: mx.array, kept:
     """(conv, state) after the first kept[b] tokens of the block that `read` was given, 1 to T."""
     after, committed = _kernels()[1](
         inputs=[conv, state, given.block, given.a, given.weight, given.a_log, given.dt_bias, u, kept],
-        **_launch(conv, state, given),
+        **_launch(conv, state, given, given.block.shape[1]),
         output_shapes=[conv.shape, state.shape],
         output_dtypes=[conv.dtype, mx.float32],
     )
@@ -196,12 +201,13 @@ def _kernels() -> tuple[Any, Any]:
     )
 
 
-def _launch(conv: mx.array, state: mx.array, given: Projected) -> dict[str, Any]:
+def _launch(conv: mx.array, state: mx.array, given: Projected, live: int) -> dict[str, Any]:
     batch, heads, dv, dk = state.shape
     return {
         "template": [
             ("X", given.block.dtype),
             ("T", given.block.shape[1]),
+            ("L", live),
             ("K", conv.shape[1] + 1),
             ("H", heads),
             ("Hk", given.key_heads),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import llama, qwen3_5, qwen3_next
 from mlx_lm.utils import _get_classes, dequantize_model, load_model
 
+from engine.caches.packing import Packing
 from engine.chat import ChatFormat, load_chat_format
 from engine.config import EngineConfig
 from engine.device import device_name, is_cpu
 from engine.errors import BadRequestError, EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
 from engine.handle import ModelInfo
+from engine.kernels.timings import Timings
+from engine.kernels.verify import Calibration
 from engine.models import checkpoint, norms
 from engine.models.contract import Contract
 from engine.models.head import MTPHead
@@ -61,13 +65,15 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     text = getattr(model, "language_model", model)
     head = model.mtp if config.mode == "mtp" else None
     recurrent = _recurrent_layers(text)
-    draft_ids = _draft_ids(files.path, int(text.args.vocab_size)) if head is not None else None
-    spec = SpecModel(text, recurrent, head, draft_ids)
+    drafts_few = head is not None and config.profile.small_draft_head
+    draft_ids = _draft_ids(files.path, int(text.args.vocab_size)) if drafts_few else None
+    packing = None if config.kv_bits is None else Packing.of(config.kv_bits, _head_width(text), product=not is_cpu())
+    spec = SpecModel(text, recurrent, head, draft_ids, packing, _calibration(config))
     chat = load_chat_format(files.path)
     if builder.undecided is not None:
         on_stage("checking the head against the trunk")
         settle_norms(spec, chat, builder.undecided, files)
-    return LoadedModel(spec, chat, _info(config, files, settings, builder, model, spec.vocab_size))
+    return LoadedModel(spec, chat, _info(config, files, settings, builder, model, spec.vocab_size, packing))
 
 
 class _Builder:
@@ -170,12 +176,24 @@ def _recurrent_layers(text: Any) -> list[bool]:
     return [False] * len(layers)
 
 
+def _head_width(text: Any) -> int:
+    named: int | None = text.args.head_dim
+    return named or int(text.args.hidden_size) // int(text.args.num_attention_heads)
+
+
 def to_float32(model: nn.Module) -> None:
     """Dense float32 weights: on the CPU, MLX's quantised and bf16 kernels read the weights once per row."""
     model.set_dtype(mx.float32)  # scales first, so that dequantising rounds nothing
     dequantize_model(model)
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
+
+
+def _calibration(config: EngineConfig) -> Calibration | None:
+    """What is fast here; None on the CPU, whose weights are dense, and where the profile wants MLX's own products."""
+    if config.profile.products == "stock" or is_cpu():
+        return None
+    return Calibration(Timings(f"{device_name()}, mlx {version('mlx')}", config.timings_file))
 
 
 def _draft_ids(path: Path, vocab_size: int) -> mx.array | None:
@@ -202,6 +220,7 @@ def _info(
     builder: _Builder,
     model: nn.Module,
     vocab_size: int,
+    packing: Packing | None,
 ) -> ModelInfo:
     quantization = settings.get("quantization") or settings.get("quantization_config")
     parameters = [array for _, array in tree_flatten(model.parameters())]
@@ -224,7 +243,16 @@ def _info(
         device=device_name(),
         weight_bytes=sum(array.nbytes for array in parameters),
         sampling=_recommended_sampling(files.path, vocab_size),
+        kv=_kv(model, packing),
     )
+
+
+def _kv(model: Any, packing: Packing | None) -> str:
+    embedding = getattr(model, "language_model", model).model.embed_tokens
+    dtype = (embedding.scales if "scales" in embedding else embedding.weight).dtype  # of what the layers hand on
+    if packing is None:
+        return str(dtype).removeprefix("mlx.core.")
+    return f"{packing.bits}-bit, {packing.share(dtype):.2f} of the size"
 
 
 def _context(files: ModelFiles, settings: dict[str, Any]) -> int:

@@ -5,31 +5,56 @@ from typing import Any
 
 from engine.models.contract import Contract
 
-_VALUE_BYTES = 2
+KV_GROUPS = (64, 32)  # cached values that share a scale and a bias: the first that divides a head
 _STATE_BYTES = 4  # the recurrent state is float32 everywhere
 
 
 def context_bytes(
-    text_config: Mapping[str, Any], contract: Contract | None, *, with_head: bool
+    text_config: Mapping[str, Any],
+    contract: Contract | None,
+    *,
+    with_head: bool,
+    kv_bits: int | None = None,
+    native_bits: int = 16,
 ) -> tuple[int | None, int | None]:
-    """(cache bytes a token, bytes of the recurrent state a row), at 16 bits a cached value; None is unknown."""
+    """(cache bytes a token, bytes of the recurrent state a row); None is unknown.
+
+    Args:
+        kv_bits: bits of the trunk's cached keys and values; None keeps the model's own type, as the head always does.
+        native_bits: of that type: 16 on a GPU, 32 on a CPU.
+    """
     if contract is None:
         return None, None
     try:
-        return _kv(text_config, contract, with_head), _recurrent(text_config)
-    except (KeyError, TypeError, ZeroDivisionError):
-        return None, None  # the config lacks the sizes, and a guess would be worse than none
+        layers, head = text_config["num_hidden_layers"] - _recurrent_layers(text_config), 0
+        if with_head:
+            head = text_config.get(contract.depth_key) or 1
+        bits = native_bits if kv_bits is None else bits_a_value(kv_bits, native_bits, _group(text_config))
+        kv = _values(text_config) * (layers * bits + head * native_bits) / 8
+        return int(kv), _recurrent(text_config, native_bits // 8)
+    except (KeyError, TypeError, ZeroDivisionError, StopIteration):
+        return None, None  # the config lacks the sizes, or they can not be packed, and a guess would be worse than none
 
 
-def _kv(config: Mapping[str, Any], contract: Contract, with_head: bool) -> int:
-    attention = config["num_hidden_layers"] - _recurrent_layers(config)
-    head = (config.get(contract.depth_key) or 1) if with_head else 0
-    kv_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return int(2 * (attention + head) * kv_heads * width * _VALUE_BYTES)
+def bits_a_value(kv_bits: int, native_bits: int = 16, group: int = KV_GROUPS[0]) -> float:
+    """What a packed value takes with its share of its group's scale and bias, which keep the model's own type."""
+    return kv_bits + 2 * native_bits / group
 
 
-def _recurrent(config: Mapping[str, Any]) -> int:
+def _group(config: Mapping[str, Any]) -> int:
+    return next(group for group in KV_GROUPS if _width(config) % group == 0)
+
+
+def _values(config: Mapping[str, Any]) -> int:
+    """Keys and values of a token in one layer."""
+    return int(2 * (config.get("num_key_value_heads") or config["num_attention_heads"]) * _width(config))
+
+
+def _width(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def _recurrent(config: Mapping[str, Any], value_bytes: int) -> int:
     layers = _recurrent_layers(config)
     if not layers:
         return 0
@@ -37,7 +62,7 @@ def _recurrent(config: Mapping[str, Any]) -> int:
     values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
     state = config["linear_num_value_heads"] * config["linear_key_head_dim"] * config["linear_value_head_dim"]
     window = (config["linear_conv_kernel_dim"] - 1) * (2 * keys + values)
-    return int(layers * (state * _STATE_BYTES + window * _VALUE_BYTES))
+    return int(layers * (state * _STATE_BYTES + window * value_bytes))
 
 
 def _recurrent_layers(config: Mapping[str, Any]) -> int:

@@ -1,4 +1,5 @@
-"""Gated-delta layers of the Qwen hybrids, cut where the cache decides how to run and roll back."""
+"""Gated-delta layers of the Qwen hybrids, cut where the cache decides how to run and roll back; and on the CPU their
+MLP and attention, which read prompts with `kernels.reading`."""
 
 from typing import Any
 
@@ -7,9 +8,12 @@ import mlx.nn as nn
 from mlx_lm.models import qwen3_5, qwen3_next
 from mlx_lm.models.gated_delta import normalize_qk
 
+from engine.device import is_cpu
+from engine.kernels import reading
 from engine.kernels.delta_cuda import Projected
 
 NORM_EPS = 1e-6
+MANY = 32  # tokens at once, more than a step verifies: a prompt is read
 
 
 @mx.compile
@@ -17,6 +21,11 @@ def _gates(a: mx.array, b: mx.array, a_log: mx.array, dt_bias: mx.array) -> tupl
     """Log decay and write strength, float32."""
     log_g = -mx.exp(a_log.astype(mx.float32)) * nn.softplus((a + dt_bias).astype(mx.float32))
     return log_g, mx.sigmoid(b.astype(mx.float32))
+
+
+def _reads(x: mx.array) -> bool:
+    """Whether [B, T, ...] is a prompt read on the CPU, where `kernels.reading` is faster than MLX's own."""
+    return bool(x.shape[1] >= MANY) and is_cpu()
 
 
 def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, cache: Any) -> mx.array:
@@ -27,7 +36,9 @@ def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, c
     y = cache.step(given)
     if y is None:
         y = _by_operations(layer, given, cache)
-    output: mx.array = layer.out_proj(layer.norm(y, z).reshape(batch, length, -1))
+    norm = layer.norm
+    y = reading.silu(z) * mx.fast.rms_norm(y, norm.weight, norm.eps) if _reads(qkv) else norm(y, z)
+    output: mx.array = layer.out_proj(y.reshape(batch, length, -1))
     return output
 
 
@@ -35,7 +46,11 @@ def _by_operations(layer: Any, given: Projected, cache: Any) -> mx.array:
     """Convolution, norms, gates and recurrence one after another: [B, T, H, Dv]."""
     qkv = given.block
     batch, length, _ = qkv.shape
-    conv = nn.silu(layer.conv1d(cache.window(qkv, layer.conv_kernel_size)))
+    window = cache.window(qkv, layer.conv_kernel_size)
+    if _reads(qkv):
+        conv = reading.silu(reading.causal_convolution(window, layer.conv1d.weight))
+    else:
+        conv = nn.silu(layer.conv1d(window))
     q, k, v = mx.split(conv, [layer.key_dim, 2 * layer.key_dim], axis=-1)
     q, k = (x.reshape(batch, length, layer.num_k_heads, layer.head_k_dim) for x in (q, k))
     q, k = normalize_qk(q, k, inv_scale=layer.head_k_dim**-0.5, eps=NORM_EPS)
@@ -68,10 +83,47 @@ class NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):  # type: ignore[misc
         return _forward(self, qkv, z, a, b, cache)
 
 
+class MLP(qwen3_next.Qwen3NextMLP):  # type: ignore[misc]
+    """Dense, on the CPU."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        if not _reads(x):
+            return super().__call__(x)  # type: ignore[no-any-return]
+        output: mx.array = self.down_proj(reading.silu(self.gate_proj(x)) * self.up_proj(x))
+        return output
+
+
+class Attention(qwen3_next.Qwen3NextAttention):  # type: ignore[misc]
+    """Full attention, on the CPU."""
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        if not _reads(x) or not isinstance(mask, str) or hasattr(cache, "bits"):
+            return super().__call__(x, mask, cache)  # type: ignore[no-any-return]
+        batch, length, _ = x.shape
+        queries, gate = mx.split(self.q_proj(x).reshape(batch, length, self.num_attention_heads, -1), 2, axis=-1)
+        keys, values = (
+            y.reshape(batch, length, self.num_key_value_heads, -1) for y in (self.k_proj(x), self.v_proj(x))
+        )
+        queries, keys = self.q_norm(queries).swapaxes(1, 2), self.k_norm(keys).swapaxes(1, 2)
+        queries, keys = (self.rope(y, offset=cache.offset) for y in (queries, keys))
+        keys, values = cache.update_and_fetch(keys, values.swapaxes(1, 2))
+        seen = reading.attention(queries, keys, values, self.scale).swapaxes(1, 2)
+        output: mx.array = self.o_proj((seen * reading.sigmoid(gate)).reshape(batch, length, -1))
+        return output
+
+
 def use_our_recurrence(layers: list[Any]) -> list[bool]:
-    """Give the linear layers this module's forward (no parameter moves); returns which layers are recurrent."""
+    """Give the linear layers this module's forward, and on the CPU the others; returns which layers are recurrent.
+
+    No parameter moves.
+    """
     classes = {qwen3_5.GatedDeltaNet: GatedDeltaNet, qwen3_next.Qwen3NextGatedDeltaNet: NextGatedDeltaNet}
     for layer in layers:
         if layer.is_linear:
             layer.linear_attn.__class__ = classes[type(layer.linear_attn)]
+        if is_cpu():
+            if not layer.is_linear:
+                layer.self_attn.__class__ = Attention
+            if type(layer.mlp) is qwen3_next.Qwen3NextMLP:
+                layer.mlp.__class__ = MLP
     return [bool(layer.is_linear) for layer in layers]

@@ -5,27 +5,41 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from engine.caches.packing import Packing
 from engine.caches.state import ModelState
+from engine.kernels.verify import Calibration, Widths, use_fastest
 from engine.models.head import MTPHead
 
 
 class SpecModel:
     """Trunk, head and lm_head over one set of weights.
 
+    Attributes:
+        width: columns that a step of so many rows and tokens should run, see `kernels.verify`.
+
     Args:
         text: mlx-lm's language model: `.model` is the trunk, which gives hiddens after its final norm.
         recurrent: for each trunk layer, whether it keeps a recurrent state.
         head: None in autoregressive mode.
         draft_ids: ids of the tokens that may be drafted, ascending; None drafts from the whole vocabulary.
+        packing: how the trunk's keys and values are kept; None keeps them as they are.
+        calibration: what is fast on this machine; None runs every product as MLX does.
     """
 
     def __init__(
-        self, text: Any, recurrent: list[bool], head: MTPHead | None = None, draft_ids: mx.array | None = None
+        self,
+        text: Any,
+        recurrent: list[bool],
+        head: MTPHead | None = None,
+        draft_ids: mx.array | None = None,
+        packing: Packing | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self._trunk = text.model
         self._embed = text.model.embed_tokens
         self._lm_head = text.lm_head if "lm_head" in text else text.model.embed_tokens.as_linear
         self._recurrent = recurrent
+        self._packing = packing
         self.vocab_size = int(text.args.vocab_size)
         self.hidden_size = int(text.args.hidden_size)
         self.head = head
@@ -33,10 +47,16 @@ class SpecModel:
         self._draft_head = self._lm_head
         if draft_ids is not None:
             self._draft_head = _rows(text.lm_head if "lm_head" in text else self._embed, draft_ids)
+        self.width = Widths()
+        if calibration is not None:
+            self.width = calibration.widths(text, self._embed(mx.array([0])).dtype)
+            for module in (text, head, self._draft_head):
+                if isinstance(module, nn.Module):
+                    use_fastest(module, calibration)
 
     def new_state(self) -> ModelState:
         """Empty caches of one row."""
-        return ModelState.new(self._recurrent, len(self.head.layers) if self.head is not None else 0)
+        return ModelState.new(self._recurrent, len(self.head.layers) if self.head is not None else 0, self._packing)
 
     def hidden(self, tokens: mx.array, state: ModelState) -> mx.array:
         """Run the trunk over [B, T] tokens: hiddens after the final norm, [B, T, H]."""

@@ -16,7 +16,7 @@ from engine.row import Row
 from engine.rows import Rows
 from engine.sampler import Filters
 from engine.selftest.check import Check
-from engine.step import speculate
+from engine.step import StepPlan, speculate
 
 PROMPT = "Tell me a short story."
 OPENING = "The old woman looked at the sea and"  # nothing the bundled model knows: two drafts in three are refused
@@ -80,7 +80,7 @@ def _pairs(loaded: LoadedModel, prompt: tuple[int, ...], first_seed: int) -> lis
     rows = _replicas(loaded, request, first_seed)
     left = list(range(BATCH))
     while left:
-        outcome = speculate(loaded.spec, rows, DEPTH)
+        outcome = speculate(loaded.spec, rows, StepPlan([DEPTH] * len(rows)))
         mx.eval(outcome, rows.arrays())
         ints: Any = outcome.ints.tolist()
         for row, numbers in zip(left, ints, strict=True):
@@ -97,9 +97,7 @@ def _replicas(loaded: LoadedModel, request: Request, first_seed: int) -> Rows:
     info = loaded.info
 
     def row(seed: int) -> Row:
-        made = Row(request, seed, "mtp", loaded.chat, info.context, lambda event: None)
-        made.limit = DEPTH
-        return made
+        return Row(request, seed, "mtp", loaded.chat, info.context, lambda event: None)
 
     prefill = Prefill(loaded.spec, row(0))
     prefill.advance(prefill.total)

@@ -14,7 +14,7 @@ from engine.prompts import PROMPTS
 from engine.request import MAX_DEPTH, Request, Sampling
 from engine.row import Row
 from engine.selftest.check import Check
-from engine.step import speculate
+from engine.step import StepPlan, speculate
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest difference that rounding may make, as a share of the largest value in the array."""
@@ -68,8 +68,8 @@ def head_cache(loaded: LoadedModel) -> Check:
     rows = prefill.rows()
     made: list[int] = []
     for step in range(STEPS):
-        depth = row.limit = 1 + step % 4
-        outcome = speculate(spec, rows, depth)
+        depth = 1 + step % 4
+        outcome = speculate(spec, rows, StepPlan([depth]))
         mx.eval(outcome, rows.arrays())
         numbers: Any = outcome.ints[0].tolist()
         made += numbers[: numbers[2 * depth + 1] + 1]
@@ -94,10 +94,11 @@ def difference(one: ModelState, other: ModelState) -> tuple[float, float]:
     length = _length(other.clock.offset)
     recurrent = kv = 0.0
     for mine, theirs in zip(one.trunk, other.trunk, strict=True):
-        for a, b in zip(mine.arrays(), theirs.arrays(), strict=True):
-            if isinstance(mine, KVCache):
+        if isinstance(mine, KVCache) and isinstance(theirs, KVCache):
+            for a, b in zip(mine.unpacked(), theirs.unpacked(), strict=True):
                 kv = max(kv, _apart(a[:, :, :length], b[:, :, :length]))
-            else:
+        else:
+            for a, b in zip(mine.arrays(), theirs.arrays(), strict=True):
                 recurrent = max(recurrent, _apart(a, b))
     return recurrent, kv
 
@@ -123,4 +124,6 @@ def _length(one_row: mx.array) -> int:
 
 
 def _tolerance(loaded: LoadedModel) -> float:
-    return TOLERANCE.get(loaded.info.dtype, 5e-2)
+    rounding = TOLERANCE.get(loaded.info.dtype, 5e-2)
+    caches = [cache for cache in loaded.spec.new_state().trunk if isinstance(cache, KVCache)]
+    return max([rounding, *(cache.packing.step for cache in caches if cache.packing is not None)])

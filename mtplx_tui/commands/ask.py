@@ -11,7 +11,16 @@ import typer
 
 from mtplx_tui import exit_codes
 from mtplx_tui.commands import common
-from mtplx_tui.commands.common import DepthOption, JsonOption, ModelOption, ModeOption, UsageError
+from mtplx_tui.commands.common import (
+    DepthOption,
+    EngineOptions,
+    JsonOption,
+    KvBitsOption,
+    ModelOption,
+    ModeOption,
+    ProfileOption,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from engine.collect import Completion
@@ -28,6 +37,8 @@ def ask(
     model: ModelOption = None,
     mode: ModeOption = "mtp",
     depth: DepthOption = "auto",
+    profile: ProfileOption = "turbo",
+    kv_bits: KvBitsOption = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same answer, at any depth.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens that make up this mass.")] = None,
@@ -43,17 +54,16 @@ def ask(
 
     On a terminal the model's reasoning is shown dimmed before the answer; into a pipe goes the answer alone.
     """
-    from engine.config import EngineConfig
     from engine.request import Request
 
     changes = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     sampling = {name: value for name, value in changes.items() if value is not None}
-    drafts = common.parse_depth(depth)
+    config = EngineOptions(model, mode, depth, profile, kv_bits).config()
     # the prompt's tokens come when there is a model to render them
-    request = Request((0,), max_tokens=max_tokens, stop=tuple(stop or ()), seed=seed, depth=drafts, source="ask")
+    request = Request((0,), max_tokens=max_tokens, stop=tuple(stop or ()), seed=seed, source="ask")
     question = Question(_read(prompt), system, not no_think, request, sampling)
-    question.check(mode)
-    engine = common.start_engine(EngineConfig(model, mode))
+    question.check()
+    engine = common.start_engine(config)
     try:
         return _answer(engine, question, as_json)
     finally:
@@ -72,7 +82,7 @@ class Question:
     sampling: dict[str, Any]
     """What was given; the model's own settings fill the rest."""
 
-    def check(self, mode: common.Mode) -> None:
+    def check(self) -> None:
         """Raise UsageError or BadRequestError for what no model could run, before one is loaded."""
         from engine.request import Sampling
 
@@ -83,8 +93,6 @@ class Question:
                 text.encode()
                 continue
             raise UsageError(f"The {name} is not valid UTF-8.")
-        if mode == "ar" and self.request.depth:
-            raise UsageError(f"--depth {self.request.depth} needs drafts, and --mode ar makes none.")
         dataclasses.replace(self.request, sampling=Sampling(**self.sampling)).check(vocab_size=1)
 
     def messages(self) -> list[dict[str, str]]:

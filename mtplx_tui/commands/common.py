@@ -5,16 +5,18 @@ import re
 import sys
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from mtplx_tui.options import EngineOptions as EngineOptions
+from mtplx_tui.options import KvBits, Mode, ProfileName
+from mtplx_tui.options import UsageError as UsageError
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.engine import ThreadEngine
     from engine.events import Event
-
-Mode = Literal["mtp", "ar"]
 
 ModelOption = Annotated[
     str | None,
@@ -24,24 +26,28 @@ ModeOption = Annotated[Mode, typer.Option("--mode", help="mtp drafts with the mo
 DepthOption = Annotated[
     str, typer.Option("--depth", metavar="N|auto", help="Drafts a step, 0 to 8; auto lets the engine choose.")
 ]
+ProfileOption = Annotated[
+    ProfileName,
+    typer.Option(
+        "--profile",
+        help="turbo: the fastest. sustained: gives memory back, for long prompts. burst: reads prompts in large "
+        "pieces. exact: unseeded answers too are plain decoding's, on MLX's own kernels. stock: turbo on MLX's own "
+        "kernels.",
+    ),
+]
+KvBitsOption = Annotated[
+    KvBits | None,
+    typer.Option("--kv-bits", help="Bits of a cached key or value: less memory, slightly other answers. Default: all."),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="Most that weights and caches may take, such as 8GB or 12GiB."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
-
-
-class UsageError(Exception):
-    """The command line asks for something that can not be done; the text can be shown to a user as it is."""
 
 
 class CommandFailedError(Exception):
     """A command could not do its work; the text can be shown to a user as it is."""
-
-
-def parse_depth(text: str) -> int | None:
-    """A depth from the command line; None is auto. Raises UsageError."""
-    if text == "auto":
-        return None
-    if re.fullmatch("[0-8]", text):
-        return int(text)
-    raise UsageError(f"--depth is {text!r}; give a number from 0 to 8, or auto.")
 
 
 def say(text: str) -> None:
@@ -53,6 +59,14 @@ def progress(text: str) -> None:
     """What is being done, dimmed, for a person who waits; nothing in a log or a pipe."""
     if sys.stderr.isatty():
         say(f"\x1b[2m{text}\x1b[0m")
+
+
+def size(count: int) -> str:
+    """A number of bytes for a person."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count} bytes"
 
 
 def print_json(result: Any) -> None:
@@ -69,20 +83,19 @@ def error_json(error: Exception, message: str, param: str | None) -> dict[str, A
 
 
 def start_engine(config: "EngineConfig") -> "ThreadEngine":
-    """Load a model and wait for it; a person at the terminal sees what it is doing. Raises the load's EngineError."""
+    """Load a model and wait for it; a person at the terminal sees what it is doing. Raises the load's EngineError.
+
+    The automatic depth starts from what `tune` kept.
+    """
     from engine.engine import ThreadEngine
     from engine.events import FailedEvent, LoadEvent, ReadyEvent
+    from mtplx_tui.saved_tuning import with_saved_tuning
 
     events: SimpleQueue[Event] = SimpleQueue()
-    engine = ThreadEngine(config)
-    unlisten = engine.listen(events.put)
-    while engine.state == "loading":
-        event = next_event(events)
-        if isinstance(event, ReadyEvent | FailedEvent):
-            break
+    engine = ThreadEngine(with_saved_tuning(config), events.put)
+    while not isinstance(event := next_event(events), ReadyEvent | FailedEvent):
         if isinstance(event, LoadEvent):
             progress(event.stage)
-    unlisten()
     engine.wait_ready()
     return engine
 

@@ -63,9 +63,4 @@ def _or_unknown(value: int | None) -> str:
 
 
 def _size(count: int | None) -> str:
-    if count is None:
-        return "unknown"
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:,.1f} {unit}"
-    return f"{count} bytes"
+    return "unknown" if count is None else common.size(count)

@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,10 @@ def main() -> None:
 
 def _run(settings: dict[str, Any]) -> int:
     guarded.stop_on_signals(lambda number: sys.exit(exit_codes.SIGNALLED + number))
-    from engine.config import EngineConfig
     from engine.engine import ThreadEngine
     from mtplx_tui.app import MtplxApp
+    from mtplx_tui.options import EngineOptions
+    from mtplx_tui.saved_tuning import with_saved_tuning
     from mtplx_tui.store import Store, StoreError
 
     try:
@@ -49,7 +51,8 @@ def _run(settings: dict[str, Any]) -> int:
     except StoreError as error:
         print(error, file=sys.__stderr__, flush=True)
         return exit_codes.FAILED
-    engine = ThreadEngine(EngineConfig(settings["model"], settings["mode"], settings["depth"]))
+    config = replace(EngineOptions(**settings["options"]).config(), cache_folder=paths.prefixes_folder())
+    engine = ThreadEngine(with_saved_tuning(config))
     server = LateServer(engine)
     app = MtplxApp(engine, store, lambda: server.line, glyphs="ascii" if settings["ascii"] else "unicode")
 

@@ -1,13 +1,24 @@
 """`mtplx-tui serve`: the OpenAI-compatible server without the screen."""
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from mtplx_tui import exit_codes
+from mtplx_tui import exit_codes, paths
 from mtplx_tui.commands import common
-from mtplx_tui.commands.common import CommandFailedError, DepthOption, JsonOption, ModelOption, ModeOption
+from mtplx_tui.commands.common import (
+    CommandFailedError,
+    DepthOption,
+    EngineOptions,
+    JsonOption,
+    KvBitsOption,
+    MemoryOption,
+    ModelOption,
+    ModeOption,
+    ProfileOption,
+)
 
 GRACE_SECONDS = 10.0
 
@@ -16,6 +27,9 @@ def serve(
     model: ModelOption = None,
     mode: ModeOption = "mtp",
     depth: DepthOption = "auto",
+    profile: ProfileOption = "turbo",
+    kv_bits: KvBitsOption = None,
+    memory: MemoryOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where it is taken, the next free one is used.")] = 8000,
     as_json: JsonOption = False,
 ) -> int:
@@ -24,11 +38,11 @@ def serve(
     The address is said once the model is loaded; with --json it is printed as {"url", "model", "mode"}. Ctrl-C stops:
     running answers get ten seconds to finish, and a second one ends them at once.
     """
-    from engine.config import EngineConfig
     from server.run import ServerStartError
     from server.run import serve as run
 
-    engine = common.start_engine(EngineConfig(model, mode, common.parse_depth(depth)))
+    config = EngineOptions(model, mode, depth, profile, kv_bits, memory).config()
+    engine = common.start_engine(replace(config, cache_folder=paths.prefixes_folder()))
 
     def say(line: str) -> None:
         common.say(line)

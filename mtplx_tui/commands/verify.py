@@ -4,19 +4,23 @@ import dataclasses
 
 from mtplx_tui import exit_codes
 from mtplx_tui.commands import common
-from mtplx_tui.commands.common import JsonOption, ModelOption
+from mtplx_tui.commands.common import EngineOptions, JsonOption, KvBitsOption, ModelOption, ProfileOption
 
 
-def verify(model: ModelOption = None, as_json: JsonOption = False) -> int:
+def verify(
+    model: ModelOption = None,
+    profile: ProfileOption = "turbo",
+    kv_bits: KvBitsOption = None,
+    as_json: JsonOption = False,
+) -> int:
     """Check on this machine that drafting changes no answer.
 
     Greedy and seeded texts at each depth against plain decoding, alone and in a batch; the distribution of unseeded
     ones against direct draws; the caches after each number of accepted drafts. Exit code 1 where a check fails.
     """
-    from engine.config import EngineConfig
     from engine.verify import verify as run
 
-    report = run(EngineConfig(model), common.progress)
+    report = run(EngineOptions(model, profile=profile, kv_bits=kv_bits).config(), common.progress)
     if as_json:
         common.print_json(dataclasses.asdict(report))
     else:

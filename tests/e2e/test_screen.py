@@ -16,7 +16,7 @@ from pseudoterminal import Pty, alive, children, wait_until
 from mtplx_tui.store import MessageRow, Store
 
 PROGRAM = str(Path(sys.executable).with_name("mtplx-tui"))
-SETTINGS = json.dumps({"model": None, "mode": "mtp", "depth": None, "ascii": False})
+SETTINGS = json.dumps({"options": {}, "ascii": False})
 
 FAULTY = """
 import sys

@@ -3,12 +3,14 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
+import tiny_models
 
 from engine.caches.bank import INTERVAL, SHORTEST, Bank, checkpoints
-from engine.config import EngineConfig
+from engine.config import EngineConfig, Mode
 from engine.direct import DirectEngine
 from engine.events import Event, PrefillEvent
 from engine.prefill import Prefill
@@ -134,6 +136,43 @@ def test_checkpoints_are_at_turns_and_intervals_and_never_close_together() -> No
     assert checkpoints(prompt, frozenset({EOS}), 0) == [301, INTERVAL, 2 * INTERVAL, 5901]
     assert checkpoints(prompt, frozenset({EOS}), 301) == [INTERVAL, 2 * INTERVAL, 5901]
     assert checkpoints([5] * (SHORTEST - 2) + [EOS, 5, 5], frozenset({EOS}), 0) == []
+
+
+@pytest.mark.parametrize("mode", ["mtp", "ar"])
+def test_a_model_without_recurrent_layers_goes_on_at_any_token(mode: Mode, tmp_path: Path) -> None:
+    folder = tiny_models.save(tmp_path / "model", tiny_models.make("llama"))
+    settings = {"model": str(folder), "mode": mode}
+    warm, cold = (DirectEngine(EngineConfig(cache_bytes=size, **settings)) for size in (1 << 30, 0))
+    draw = random.Random(4)
+    first = [*draw.choices(range(250), k=120), tiny_models.EOS, *draw.choices(range(250), k=300), tiny_models.EOS, 1, 2]
+    warm.run([Request(tuple(first), GREEDY, max_tokens=2)])
+    for number, place in enumerate((1, 40, 119, 120, 121, 155, 300, 421, 422)):
+        edited = (*first[:place], 255, *draw.choices(range(250), k=40), tiny_models.EOS, 1, 2)
+        request = Request(edited, SEEDED, max_tokens=30, seed=3, depth=3 if mode == "mtp" else None, id=str(number))
+        (again,), (anew,) = warm.run([request]), cold.run([request])
+        assert again.ids == anew.ids, place
+        assert again.stats.accepted_by_depth == anew.stats.accepted_by_depth
+        assert again.usage.cached_tokens >= place - 1 - SHORTEST
+    shorter = Request(tuple(first[:300]), SEEDED, max_tokens=30, seed=3, id="shorter")
+    (again,), (anew,) = warm.run([shorter]), cold.run([shorter])
+    assert (again.ids, again.usage.cached_tokens) == (anew.ids, 298)
+
+
+def test_caches_cut_at_any_token_are_those_of_a_cold_read(tmp_path: Path) -> None:
+    engine = DirectEngine(EngineConfig(model=str(tiny_models.save(tmp_path / "model", tiny_models.make("llama")))))
+    draw, bank = random.Random(4), Bank(1 << 30)
+    first = [*draw.choices(range(250), k=100), tiny_models.EOS, *draw.choices(range(250), k=200), tiny_models.EOS, 1, 2]
+    read(engine, first, bank)
+    for place in (50, 101, 140, 250):
+        prompt = [*first[:place], 255, *draw.choices(range(250), k=60)]
+        warm, cold = read(engine, prompt, bank), read(engine, prompt, None)
+        assert warm.cached == (101 if place == 101 else place - 1)
+        ours, theirs = warm.rows().state, cold.rows().state
+        assert max(difference(ours, theirs)) < 1e-4
+        assert ours.head_clock.offset.item() == theirs.head_clock.offset.item() == len(prompt) - 2
+        for a, b in zip(ours.head[0].arrays(), theirs.head[0].arrays(), strict=True):
+            rows = len(prompt) - 2
+            assert float(mx.abs(a[:, :, :rows] - b[:, :, :rows]).max()) < 1e-4
 
 
 def test_batches_of_warm_and_cold_rows_say_what_they_say_alone(warm: DirectEngine) -> None:

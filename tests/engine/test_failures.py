@@ -20,7 +20,7 @@ from engine.request import MAX_DEPTH, MAX_STOPS, Request, Sampling
 from engine.row import Row
 from engine.rows import Rows
 from engine.selftest.states import difference
-from engine.step import speculate
+from engine.step import StepPlan, speculate
 
 GREEDY = Sampling(temperature=0.0)
 PENALISED = Sampling(temperature=0.8, presence_penalty=0.4)
@@ -35,7 +35,6 @@ def rows_of(direct: DirectEngine, sampling: Sampling, prompts: tuple[str, ...] =
     for seed, prompt in enumerate(prompts):
         ids = direct.loaded.chat.render([{"role": "user", "content": prompt}])
         row = Row(Request(ids, sampling, seed=seed), seed, "mtp", direct.loaded.chat, 2048, lambda event: None)
-        row.limit = 3
         prefill = Prefill(direct.loaded.spec, row)
         prefill.advance(prefill.total)
         parts.append(prefill.rows())
@@ -45,7 +44,7 @@ def rows_of(direct: DirectEngine, sampling: Sampling, prompts: tuple[str, ...] =
 def run(direct: DirectEngine, rows: Rows, steps: int) -> list[list[int]]:
     out = []
     for _ in range(steps):
-        outcome = speculate(direct.loaded.spec, rows, 3)
+        outcome = speculate(direct.loaded.spec, rows, StepPlan([3] * len(rows)))
         mx.eval(outcome, rows.arrays())
         out.append(outcome.ints.tolist())
     return out
@@ -86,7 +85,7 @@ def test_a_step_that_fails_leaves_the_last_committed_state(
     with monkeypatch.context() as patch:
         patch.setattr(target, name, failing(getattr(target, name), 1 if owner == "trunk" else which))
         with pytest.raises(Boom):
-            speculate(direct.loaded.spec, hit, 3)
+            speculate(direct.loaded.spec, hit, StepPlan([3] * len(hit)))
     for place in range(2):
         apart = difference(hit.state.select([place]), untouched.state.select([place]))
         assert apart == (0.0, 0.0)

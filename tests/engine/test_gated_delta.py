@@ -60,7 +60,7 @@ def apart(ours: mx.array, theirs: np.ndarray) -> float:
 LENGTHS = [*range(1, 10), 31, 32, 33, 70]
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [*LENGTHS, 131, 320])
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
 def test_prefill_is_the_recurrence(length: int, key_heads: int) -> None:
     tokens, start = inputs(length, length, key_heads), random_state(length)
@@ -112,7 +112,7 @@ def test_a_token_that_forgets_all_between_tokens_that_forget_nothing() -> None:
     assert apart(state, states[-1]) < 1e-4
 
 
-@pytest.mark.parametrize("length", [8, 9, 32, 70])
+@pytest.mark.parametrize("length", [8, 9, 32, 70, 320])
 def test_one_key_over_and_over_does_not_overflow(length: int) -> None:
     """Keys all the same, full write strength, no decay: the power series of a triangle of 32 would reach C(32, 16)."""
     tokens, start = inputs(5, length, log_g=0.0), random_state(5)
@@ -142,6 +142,19 @@ def test_many_cycles_of_partial_accepts_do_not_drift(depth: int, log_g: float | 
         _, states = recurrence(plain, part)
         plain = np.stack([states[kept[row] - 1][row] for row in range(BATCH)])
     assert apart(state, plain) < 1e-4
+
+
+@pytest.mark.parametrize("cuts", [(1, 319), (31, 289), (33, 32, 255), (100, 100, 120)])
+def test_where_a_prompt_is_cut_does_not_matter_to_its_states(cuts: tuple[int, ...]) -> None:
+    tokens, state, start = inputs(8, 320), mx.array(random_state(8)), 0
+    expected, states = recurrence(random_state(8), tokens)
+    for cut in cuts:
+        part = {name: array[:, start : start + cut] for name, array in tokens.items()}
+        q, k, v, log_g, beta = on_device(part)
+        y, state = delta.prefill(state, q, k, v, log_g, beta)
+        assert apart(y, expected[:, start : start + cut]) < 2e-5
+        start += cut
+        assert apart(state, states[start - 1]) < 2e-5
 
 
 def test_reading_a_block_leaves_the_state_as_it_was() -> None:

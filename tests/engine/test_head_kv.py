@@ -60,7 +60,7 @@ def read(loaded: LoadedModel, text: Text, chunk: int) -> Rows:
 
 def forced(loaded: LoadedModel, rows: Rows, texts: list[Text], depth: int, accepted: list[int], token: int) -> None:
     """A step of the engine's own parts in which row b accepts accepted[b] drafts, then says `token`."""
-    drafts = step.draft(loaded.spec, rows, depth)
+    drafts = step.draft(loaded.spec, rows, step.StepPlan([depth] * len(rows)))
     hidden = loaded.spec.hidden(mx.concatenate([rows.pending[:, None], drafts.ids], axis=1), rows.state)
     tokens = mx.concatenate([drafts.ids, mx.full((len(rows), 1), token, dtype=mx.int32)], axis=1)
     kept = mx.array(accepted, dtype=mx.int32)
@@ -71,9 +71,7 @@ def forced(loaded: LoadedModel, rows: Rows, texts: list[Text], depth: int, accep
 
 def spoken(loaded: LoadedModel, rows: Rows, texts: list[Text], depth: int) -> None:
     """A step as the engine runs it."""
-    for row in rows.rows:
-        row.limit = depth
-    ints = step.speculate(loaded.spec, rows, depth).ints.tolist()
+    ints = step.speculate(loaded.spec, rows, step.StepPlan([depth] * len(rows))).ints.tolist()
     take(rows, texts, ints, [numbers[2 * depth + 1] for numbers in ints])
 
 

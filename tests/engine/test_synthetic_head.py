@@ -19,7 +19,7 @@ from engine.models.spec import SpecModel
 from engine.prefill import Prefill
 from engine.request import MAX_DEPTH, Request, Sampling
 from engine.row import Row
-from engine.step import speculate
+from engine.step import StepPlan, speculate
 
 WRONG = 0.1
 START = [3, 100, 7]
@@ -84,7 +84,7 @@ class NoHistory(SpecModel):
 
     def head_hidden(self, tokens: mx.array, hidden: mx.array, state: ModelState) -> mx.array:
         for cache in state.head:
-            cache.keys = cache.values = None
+            cache.keys = cache.values = ()
         return super().head_hidden(tokens, hidden, state)
 
 
@@ -144,11 +144,10 @@ def first_step(engine: DirectEngine, kind: type[Prefill], chunk: int) -> int:
     """How many of the first step's 4 drafts are accepted behind a prompt of 17 tokens, read in chunks."""
     prompt, loaded = rule(START, 14), engine.loaded
     row = Row(Request(tuple(prompt), GREEDY), 0, "mtp", loaded.chat, loaded.info.context, lambda event: None)
-    row.limit = 4
     prefill = kind(loaded.spec, row)
     while not prefill.finished:
         prefill.advance(chunk)
-    ints = speculate(loaded.spec, prefill.rows(), depth=4).ints[0].tolist()
+    ints = speculate(loaded.spec, prefill.rows(), StepPlan([4])).ints[0].tolist()
     assert ints[:1] == rule(prompt, 1)[-1:]
     return int(ints[2 * 4 + 1])
 

@@ -113,13 +113,13 @@ class Tiny:
 
 
 @cache
-def make(family: str) -> Tiny:
-    """The random model of a family, always the same.
+def make(family: str, **changes: int) -> Tiny:
+    """The random model of a family, always the same; `changes` are to the sizes in its config.
 
     The layers add little to the embeddings, and the head's `fc` lets the embedding through, so that the head foresees
     some of what the trunk says and a wrong norm shows in its acceptance.
     """
-    config = {"model_type": family} | json.loads(json.dumps(CONFIGS[family]))
+    config = {"model_type": family} | json.loads(json.dumps(CONFIGS[family])) | changes
     module = {"qwen3_5": qwen3_5, "qwen3_5_moe": qwen3_5_moe, "qwen3_next": qwen3_next, "llama": llama}[family]
 
     def empty() -> nn.Module:

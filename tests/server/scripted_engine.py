@@ -115,7 +115,7 @@ class ScriptedEngine:
             raise EngineError("The model is still loading.")
         return ModelInfo(
             "demo-13m", "/models/demo-13m", "qwen3_5", CONTEXT, VOCAB, "mtp", None, "mtp", None, "bf16", "cpu", 1,
-            Sampling(temperature=0.6, top_k=20, top_p=0.95),
+            Sampling(temperature=0.6, top_k=20, top_p=0.95), "float32",
         )  # fmt: skip
 
     @property

@@ -24,7 +24,7 @@ from engine.request import Request, Sampling
 MODEL = ModelInfo(
     name="demo-13m", path="/models/demo-13m", family="qwen3_5", context=4096, vocab_size=256, mode="mtp", depth=4,
     head="mtp, 1 layer, bf16", quantization=None, dtype="float32", device="cpu", weight_bytes=25_800_000,
-    sampling=Sampling(temperature=0.6, top_p=0.95),
+    sampling=Sampling(temperature=0.6, top_p=0.95), kv="float32",
 )  # fmt: skip
 
 

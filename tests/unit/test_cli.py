@@ -12,9 +12,19 @@ import pytest
 
 from mtplx_tui import paths
 from mtplx_tui.cli import run
-from mtplx_tui.commands.bench import speed_table
 
-COMMANDS = [[], ["ask"], ["serve"], ["verify"], ["inspect"], ["doctor"], ["bench"], ["bench", "speed"], ["bench", "ui"]]
+COMMANDS = [
+    [],
+    ["ask"],
+    ["serve"],
+    ["verify"],
+    ["tune"],
+    ["inspect"],
+    ["doctor"],
+    ["bench"],
+    ["bench", "speed"],
+    ["bench", "ui"],
+]
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, Any]:
@@ -172,25 +182,3 @@ def test_doctor_finds_the_good_and_the_bad(tmp_path: Path) -> None:
     assert bad["chats"]["level"] == "problem"
     assert "no chat can be kept" in bad["chats"]["text"]
     assert bad["chats"]["fix"]
-
-
-def test_the_speed_table_shows_every_row_and_both_ratios() -> None:
-    rate = {"median": 61.26, "min": 60.0, "max": 62.0}
-    rows = [
-        {"engine": "mlx-lm", "mode": "ar", "depth": 0, "tokens_per_step": 1.0, "decode_tok_s": rate},
-        {"engine": "mtplx", "mode": "mtp", "depth": None, "tokens_per_step": 3.412, "decode_tok_s": rate},
-    ]
-    result = {
-        "model": "demo-13m",
-        "device": "cpu",
-        "blas": None,
-        "rows": rows,
-        "ratio_best_vs_peer": 1.909,
-        "ratio_best_vs_ar": 2.0,
-        "identical_text": False,
-    }
-    text = "\n".join(speed_table(result))
-    assert "demo-13m on cpu, BLAS: the one inside MLX" in text
-    assert "mlx-lm     ar        0      1.00     61.3  60.0 to 62.0" in text
-    assert "mtplx      mtp    auto      3.41     61.3  60.0 to 62.0" in text
-    assert "mlx-lm 1.91x, against plain decoding 2.00x; identical text: NO" in text

@@ -1,0 +1,158 @@
+"""Hours of a busy day, condensed: requests of all kinds come and go, and nothing drifts, leaks or gets mixed up."""
+
+import os
+import queue
+import random
+import subprocess
+import time
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+
+from engine.collect import Answer, Completion, complete
+from engine.config import EngineConfig
+from engine.engine import ThreadEngine
+from engine.errors import QueueFullError
+from engine.events import Event, FinishEvent, TokenEvent
+from engine.request import MAX_DEPTH, Request, Sampling
+
+SOAK_S = 30 * 60.0
+TASTE_S = 20.0
+KINDS = 24  # different requests, each of which comes again and again
+ROUND = 40  # requests between two looks at the memory
+MAX_ROWS, MAX_WAITING = 4, 8
+MIB = 2**20
+
+
+def kinds(draw: random.Random) -> list[Request]:
+    """Requests of every sort: one-token prompts and long ones, shared beginnings, all samplings, rules and depths."""
+    beginning = [draw.randrange(300, 5000) for _ in range(400)]
+    requests = []
+    for number in range(KINDS):
+        own = [draw.randrange(300, 5000) for _ in range(draw.choice([1, 2, 30, 100, 300, 1200]))]
+        sampling = Sampling(
+            temperature=draw.choice([0.0, 0.7, 1.0, 1.3]),
+            top_k=draw.choice([0, 0, 20]),
+            top_p=draw.choice([1.0, 0.9]),
+            repetition_penalty=draw.choice([1.0, 1.0, 1.1]),
+            presence_penalty=draw.choice([0.0, 0.0, 0.5]),
+            frequency_penalty=draw.choice([0.0, 0.0, 0.3]),
+        )
+        requests.append(
+            Request(
+                tuple(beginning + own if draw.random() < 0.3 else own),
+                sampling,
+                max_tokens=draw.choice([1, 4, 16, 48]),
+                seed=number,
+                depth=draw.choice([None, None, 0, 1, 3, MAX_DEPTH]),
+                accept_rule=draw.choice([None, "coupled"]),
+                ignore_eos=draw.random() < 0.5,
+                logprobs=draw.choice([None, None, 0, 3]),
+                priority=draw.choice(["interactive", "interactive", "batch"]),
+            )
+        )
+    return requests
+
+
+class Crowd:
+    """Submits requests, cancels some of them, and checks each answer against what the request gets alone."""
+
+    def __init__(self, engine: ThreadEngine, draw: random.Random) -> None:
+        self._engine = engine
+        self._draw = draw
+        self._alone = [(request, complete(engine, request)) for request in kinds(draw)]
+        self._finished: queue.SimpleQueue[tuple[Completion, Completion]] = queue.SimpleQueue()
+        self._here = 0
+        self.ended = 0
+
+    def come_and_go(self, count: int) -> None:
+        """Let `count` requests come, never more at once than are taken in, and wait for all to end."""
+        for _ in range(count):
+            while self._here >= self._draw.randint(1, MAX_ROWS + MAX_WAITING):
+                self._take()
+            self._submit()
+        while self._here:
+            self._take()
+
+    def _submit(self) -> None:
+        request, alone = self._draw.choice(self._alone)
+        request = replace(request, id=f"soak{self.ended}-{self._here}-{self._draw.getrandbits(32)}")
+        gone_after = self._draw.choice([None, None, None, 0, 1, 5])
+        answer = Answer()
+
+        def take(event: Event) -> None:
+            completion = answer.add(event)
+            if gone_after is not None and isinstance(event, TokenEvent) and len(answer.ids) >= gone_after > 0:
+                self._engine.cancel(request.id)
+            if completion is not None:
+                self._finished.put((completion, alone))
+
+        self._here += 1
+        self._engine.submit(request, take)
+        if gone_after == 0:
+            self._engine.cancel(request.id)
+
+    def _take(self) -> None:
+        got, alone = self._finished.get(timeout=120)
+        self._here -= 1
+        self.ended += 1
+        assert got.error is None
+        if got.finish_reason == "cancelled":
+            assert got.ids == alone.ids[: len(got.ids)]
+        else:
+            assert (got.ids, got.text, got.reasoning) == (alone.ids, alone.text, alone.reasoning)
+            assert got.finish_reason == alone.finish_reason
+            assert len(got.logprobs) == len(alone.logprobs)
+
+
+def resident() -> int:
+    """Bytes of this process in memory, without what MLX's allocator keeps for its next arrays."""
+    whole = int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(os.getpid())])) * 1024
+    return whole - mx.get_cache_memory()
+
+
+def churn(seconds: float) -> None:
+    engine = ThreadEngine(EngineConfig(max_rows=MAX_ROWS, max_waiting=MAX_WAITING, cache_bytes=4 * MIB))
+    engine.wait_ready(120)
+    try:
+        crowd = Crowd(engine, random.Random(11))
+        active: list[int] = []
+        held: list[int] = []
+        over = time.monotonic() + seconds
+        while time.monotonic() < over or len(active) < 6:
+            crowd.come_and_go(ROUND)
+            mx.synchronize()
+            active.append(mx.get_active_memory())
+            held.append(resident())
+        warm = len(active) // 3
+        assert max(active[warm:]) <= max(active[:warm]) + 5 * MIB, "what the cache of prefixes may hold, and no more"
+        assert max(held[warm:]) <= max(held[:warm]) + 64 * MIB
+        _no_place_is_lost(engine)
+    finally:
+        assert engine.close(30)
+
+
+def _no_place_is_lost(engine: ThreadEngine) -> None:
+    ended: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    request = Request((300,) * 20, max_tokens=1500, ignore_eos=True)
+    for number in range(MAX_ROWS + MAX_WAITING):
+        engine.submit(replace(request, id=f"place{number}"), ended.put)
+    with pytest.raises(QueueFullError):
+        engine.submit(replace(request, id="no place"), ended.put)
+    for number in range(MAX_ROWS + MAX_WAITING):
+        engine.cancel(f"place{number}")
+    left = MAX_ROWS + MAX_WAITING
+    while left:
+        left -= isinstance(ended.get(timeout=60), FinishEvent)
+
+
+@pytest.mark.slow
+def test_a_taste_of_a_busy_day() -> None:
+    churn(TASTE_S)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_S + 600)
+def test_half_an_hour_of_a_busy_day() -> None:
+    churn(SOAK_S)

@@ -1,0 +1,103 @@
+"""How few rows are multiplied with quantised weights: every way gives MLX's own result, and the choice is kept."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from engine.config import EngineConfig
+from engine.direct import DirectEngine
+from engine.kernels.timings import Timings
+from engine.kernels.verify import MOST_ROWS, STOCK, WAYS, Calibration, Widths, time_ways, use_fastest
+from engine.request import Request, Sampling
+
+
+def quantised(columns: int = 128, outputs: int = 96, bits: int = 4) -> nn.QuantizedLinear:
+    mx.random.seed(3)
+    return nn.QuantizedLinear.from_linear(nn.Linear(columns, outputs, bias=True), group_size=64, bits=bits)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 20])
+def test_a_layer_gives_what_it_gave_before(rows: int, bits: int) -> None:
+    layer = quantised(bits=bits)
+    x = mx.random.normal((2, rows, 128))
+    expected = layer(x)
+    use_fastest(layer, Calibration(Timings("here")))
+    assert layer(x).shape == expected.shape
+    assert mx.allclose(layer(x), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "read once"])
+def test_every_way_gives_mlx_own_result(name: str) -> None:
+    layer = quantised()
+    x = mx.random.normal((5, 128))
+    assert mx.allclose(WAYS[name](x, layer), WAYS[STOCK](x, layer), atol=1e-4)
+
+
+def test_a_way_that_is_off_is_never_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WAYS, "padded", lambda x, layer: WAYS[STOCK](x, layer) + 1.0)
+    seconds = time_ways(quantised(), 3, 128, mx.float32)
+    assert "padded" not in seconds
+    assert STOCK in seconds
+
+
+def test_what_was_timed_is_kept_for_this_machine_only(tmp_path: Path) -> None:
+    file = tmp_path / "timings.json"
+    first = Timings("one", file).get("a", lambda: {"x": 1.0})
+    assert Timings("one", file).get("a", lambda: {"x": 2.0}) == first
+    assert Timings("another", file).get("a", lambda: {"x": 3.0}) == {"x": 3.0}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"machine": "here"}', '{"machine": "here", "seconds": {"a": 1}}'])
+def test_a_damaged_file_is_timed_again(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "timings.json"
+    file.write_text(text)
+    assert Timings("here", file).get("a", lambda: {"x": 2.0}) == {"x": 2.0}
+    assert Timings("here", file).get("a", lambda: {"x": 5.0}) == {"x": 2.0}
+
+
+def test_a_file_that_can_not_be_written_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    assert Timings("here", tmp_path / "taken" / "timings.json").get("a", lambda: {"x": 2.0}) == {"x": 2.0}
+
+
+def test_a_step_is_widened_only_where_that_is_clearly_faster() -> None:
+    like_an_h200 = [0.0, 1.0, 1.9, 2.7, 3.4, 4.2, 5.0, 5.7, 0.9, *[0.95] * 8]
+    width = Widths(like_an_h200.__getitem__)
+    assert [width(1, length) for length in (1, 2, 4, 8, 9, 16, 20)] == [1, 8, 8, 8, 9, 16, 20]
+    assert [width(4, length) for length in (1, 2, 3, 5)] == [2, 2, 3, 5]
+    assert Widths(lambda rows: 1.0)(1, 3) == 3
+    assert Widths()(2, 3) == 3
+
+
+def test_widths_are_timed_over_the_whole_trunk() -> None:
+    trunk = nn.Sequential(quantised(128, 64), quantised(64, 128))
+    width = Calibration(Timings("here")).widths(trunk, mx.float32)
+    assert all(width(1, length) >= length for length in range(1, MOST_ROWS + 1))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_columns_that_nobody_reads_change_no_text(temperature: float) -> None:
+    """Depths by turns, rows that join and leave, copied spans: the same as without."""
+    engine = DirectEngine(EngineConfig(cache_bytes=0))
+    chat = engine.loaded.chat
+    asked = ["What is 47 + 85?", "Write a Python function that reverses a list.", "Count from 1 to 20."]
+    prompts = [chat.render([{"role": "user", "content": text}]) for text in asked]
+
+    def texts() -> list[tuple[int, ...]]:
+        return [
+            answer.ids
+            for depth in (0, 1, 3, None)
+            for answer in engine.run(
+                [
+                    Request(prompt, Sampling(temperature=temperature), max_tokens=20 + 9 * place, seed=5, depth=depth)
+                    for place, prompt in enumerate(prompts)
+                ]
+            )
+        ]
+
+    expected = texts()
+    engine.loaded.spec.width = lambda rows, length: length + 3  # type: ignore[assignment]
+    assert texts() == expected
