@@ -23,13 +23,10 @@ class Drafts(NamedTuple):
     certain: mx.array | None = None
 
 
-def draft(spec: SpecModel, rows: Rows, depth: int, temperature: float, allowed: mx.array | None = None) -> Drafts:
+def draft(spec: SpecModel, rows: Rows, depth: int, allowed: mx.array | None = None) -> Drafts:
     """Let the head read the backlog, then chain `depth` drafts from its last row.
 
     Args:
-        temperature: the drafts of rejection rows are drawn from the head's distribution sharpened by it. Any value is
-            exact, since q is what they were drawn from; below 1 more of them are accepted where the head is unsure of
-            what the trunk is sure of.
         allowed: [B, V] bool, tokens that may come next where a grammar says so; the first draft is one of them, if the
             drafts' vocabulary has any. Behind it they depend on what it is, which only the host could say.
     """
@@ -41,7 +38,6 @@ def draft(spec: SpecModel, rows: Rows, depth: int, temperature: float, allowed: 
         return Drafts(mx.zeros((len(rows), 0), dtype=mx.int32), None)
     state = rows.state
     needs_q = bool(rows.rules - {"coupled"}) and not rows.filters.greedy
-    sharpness = mx.where(rows.coupled[:, None], 1.0, 1.0 / temperature) if needs_q and temperature != 1.0 else None
     penalties = rows.penalties
     ids: list[mx.array] = []
     q: list[mx.array] = []
@@ -57,8 +53,6 @@ def draft(spec: SpecModel, rows: Rows, depth: int, temperature: float, allowed: 
         if allowed is not None and not place:
             logits = _masked(logits, allowed if spec.draft_ids is None else allowed[:, spec.draft_ids])
         scores = rows.filters.scores(logits[:, None])[:, 0]
-        if sharpness is not None:
-            scores = scores * sharpness
         token = choose(scores, _noise(rows, place, spec.draft_ids))
         if needs_q:
             q.append(_widened(mx.softmax(scores, axis=-1), spec.draft_ids, rows.vocab_size))

@@ -1,4 +1,4 @@
-"""What each step drafts: how deep, from the head or from the context, and how sharp. Learns from the steps before."""
+"""What each step drafts: how deep, and from the head or from the context. Learns from the steps before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -30,14 +30,12 @@ class StepPlan:
         limits: for each row, how many drafts count.
         given: for each row, drafts that the host has for it; where it has none, the head drafts.
         sources: for each row, who drafts for it; none where the head does for all.
-        temperature: of the head's drafts, see `chain.draft`.
         acceptance: accept drafts with this chance whatever they are (benchmarks); None judges them.
     """
 
     limits: Sequence[int]
     given: Sequence[Sequence[int]] = ()
     sources: Sequence[DraftSource] = ()
-    temperature: float = 1.0
     acceptance: float | None = None
 
     @property
@@ -100,7 +98,7 @@ def draft(spec: SpecModel, rows: Rows, plan: StepPlan) -> Drafts:
     if not plan.depth:
         return Drafts(mx.zeros((len(rows), 0), dtype=mx.int32), None)
     allowed = masks.of_next(rows) if rows.constrained and plan.chained else None
-    drawn = chain.draft(spec, rows, plan.chained, plan.temperature, allowed)
+    drawn = chain.draft(spec, rows, plan.chained, allowed)
     if not plan.given:
         return drawn
     missing = plan.depth - plan.chained

@@ -165,8 +165,9 @@ def test_reading_a_block_leaves_the_state_as_it_was() -> None:
 
 def test_outputs_come_in_the_type_of_the_values_and_the_state_in_float32() -> None:
     tokens, state = inputs(7, 40), mx.array(random_state(7))
-    q, k, v, log_g, beta = on_device(tokens)
-    y, after = delta.prefill(state, *(x.astype(mx.bfloat16) for x in (q, k, v)), log_g, beta)
+    *wide, log_g, beta = on_device(tokens)
+    q, k, v = (x.astype(mx.bfloat16) for x in wide)
+    y, after = delta.prefill(state, q, k, v, log_g, beta)
     assert y.dtype == mx.bfloat16
     assert after.dtype == mx.float32
     expected, _ = recurrence(random_state(7), tokens)
