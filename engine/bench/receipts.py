@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from engine import device
@@ -63,7 +64,7 @@ def receipts(
     facts.pop("path", None)
     engine = asdict(config)
     engine.pop("model")
-    engine["cache_folder"] = str(config.cache_folder) if config.cache_folder else None
+    engine |= {name: str(value) for name, value in engine.items() if isinstance(value, Path)}
     return Receipts(
         benchmark,
         datetime.now(UTC).isoformat(timespec="seconds"),

@@ -49,12 +49,13 @@ def kept() -> Tuning:
 
 
 def test_without_options_the_engine_is_the_plain_one() -> None:
-    assert EngineOptions().config() == EngineConfig()
+    assert EngineOptions().config() == EngineConfig(timings_file=paths.timings_file())
 
 
 def test_every_option_reaches_the_engine() -> None:
     config = EngineOptions("m", "mtp", "3", "exact", "8", "12GiB").config()
-    assert config == EngineConfig("m", "mtp", 3, PROFILES["exact"], 8, memory_bytes=12 * 2**30)
+    expected = EngineConfig("m", "mtp", 3, PROFILES["exact"], 8, memory_bytes=12 * 2**30)
+    assert config == replace(expected, timings_file=paths.timings_file())
     assert EngineOptions(kv_bits="4").config().kv_bits == 4
     assert EngineOptions(mode="ar", depth="0").config().depth == 0
     with pytest.raises(UsageError, match="--depth 2 needs drafts, and --mode ar makes none"):
