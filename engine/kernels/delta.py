@@ -35,12 +35,18 @@ class Block(NamedTuple):
 
         `state` is the one that `read` was given. kept: [B] int32.
         """
-        last = mx.take_along_axis(self.log_decay, (kept - 1)[:, None, None], axis=-1)
-        if self.u.shape[2] == 1:
-            return mx.exp(last)[..., None] * state + self.u.swapaxes(-1, -2) @ self.k
-        kept_columns = mx.arange(self.u.shape[2]) < kept[:, None, None]
-        weight = mx.where(kept_columns, mx.exp(mx.minimum(last - self.log_decay, 0.0)), 0.0)
-        return mx.exp(last)[..., None] * state + (weight[..., None] * self.u).swapaxes(-1, -2) @ self.k
+        committed: mx.array = _commit(state, *self, kept)
+        return committed
+
+
+@mx.compile
+def _commit(state: mx.array, u: mx.array, k: mx.array, log_decay: mx.array, kept: mx.array) -> mx.array:
+    last = mx.take_along_axis(log_decay, (kept - 1)[:, None, None], axis=-1)
+    if u.shape[2] == 1:
+        return mx.exp(last)[..., None] * state + u.swapaxes(-1, -2) @ k
+    kept_columns = mx.arange(u.shape[2]) < kept[:, None, None]
+    weight = mx.where(kept_columns, mx.exp(mx.minimum(last - log_decay, 0.0)), 0.0)
+    return mx.exp(last)[..., None] * state + (weight[..., None] * u).swapaxes(-1, -2) @ k
 
 
 def read(
@@ -54,6 +60,14 @@ def read(
     Returns:
         y [B, T, H, Dv] in v's dtype, and the Block.
     """
+    y, *block = _read(state, q, k, v, log_g, beta)
+    return y, Block(*block)
+
+
+@mx.compile
+def _read(
+    state: mx.array, q: mx.array, k: mx.array, v: mx.array, log_g: mx.array, beta: mx.array
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
     length, heads = v.shape[1], v.shape[2]
     q, k = (_heads_first(x, heads) for x in (q, k))
     keys_and_queries = mx.concatenate([k, q], axis=2)
@@ -70,7 +84,7 @@ def read(
         u = unit_lower_inverse(mx.tril(beta[..., None] * relative * inner[:, :, :length], -1)) @ u
         attend = relative * attend
     y = decay * from_state[:, :, length:] + attend @ u
-    return y.swapaxes(1, 2).astype(v.dtype), Block(u, k, log_decay)
+    return y.swapaxes(1, 2).astype(v.dtype), u, k, log_decay
 
 
 def prefill(

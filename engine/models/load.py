@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.device import device_name, is_cpu
 from engine.errors import BadRequestError, EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
 from engine.handle import ModelInfo
+from engine.kernels.norm import fuse_norms
 from engine.kernels.timings import Timings
 from engine.kernels.verify import Calibration
 from engine.models import checkpoint, norms
@@ -62,6 +63,7 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     on_stage("preparing weights")
     if is_cpu():
         to_float32(model)
+        fuse_norms(model)
     text = getattr(model, "language_model", model)
     head = model.mtp if config.mode == "mtp" else None
     recurrent = _recurrent_layers(text)

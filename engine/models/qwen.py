@@ -17,6 +17,12 @@ MANY = 32  # tokens at once, more than a step verifies: a prompt is read
 
 
 @mx.compile
+def _convolved(window: mx.array, weight: mx.array) -> mx.array:
+    """The causal convolution and its SiLU on the CPU: 0.12 ms for 4 tokens of the 13M model, as MLX's own 0.18."""
+    return reading.silu(reading.causal_convolution(window, weight))
+
+
+@mx.compile
 def _gates(a: mx.array, b: mx.array, a_log: mx.array, dt_bias: mx.array) -> tuple[mx.array, mx.array]:
     """Log decay and write strength, float32."""
     log_g = -mx.exp(a_log.astype(mx.float32)) * nn.softplus((a + dt_bias).astype(mx.float32))
@@ -47,10 +53,7 @@ def _by_operations(layer: Any, given: Projected, cache: Any) -> mx.array:
     qkv = given.block
     batch, length, _ = qkv.shape
     window = cache.window(qkv, layer.conv_kernel_size)
-    if _reads(qkv):
-        conv = reading.silu(reading.causal_convolution(window, layer.conv1d.weight))
-    else:
-        conv = nn.silu(layer.conv1d(window))
+    conv = _convolved(window, layer.conv1d.weight) if is_cpu() else nn.silu(layer.conv1d(window))
     q, k, v = mx.split(conv, [layer.key_dim, 2 * layer.key_dim], axis=-1)
     q, k = (x.reshape(batch, length, layer.num_k_heads, layer.head_k_dim) for x in (q, k))
     q, k = normalize_qk(q, k, inv_scale=layer.head_k_dim**-0.5, eps=NORM_EPS)
