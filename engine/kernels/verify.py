@@ -1,11 +1,11 @@
-"""How to multiply the few rows of a verify step with quantised weights, chosen from what was measured on this machine.
+"""How to multiply the few rows of a verify step with weights, chosen from what was measured on this machine.
 
-A verify step multiplies 2 to 9 rows with every weight. MLX's kernels for so few rows are made for one: on an H200 a
-4-bit product of four rows took 3.4 times as long as one of one row, and one of eight rows less than that. Which widths
-are fast differs from device to device, so every kind of product is timed here once, and then
+A verify step multiplies 2 to 9 rows with every weight, and some numbers of rows are much slower than others. On an H200
+a 4-bit product of four rows took 3.4 times as long as one of one row, and one of eight rows less than that; OpenBLAS
+takes 0.90 ms for seven rows of 320 by 6,144 and 0.57 for eight. Every kind of product is timed here once, and then
 
 - a step is made wider, with columns whose outcome nobody reads, where a wider one is faster (`Widths`);
-- products that are not, such as those of the head's drafts, go the way that was fastest (`use_fastest`).
+- quantised products that are not, such as those of the head's drafts, go the way that was fastest (`use_fastest`).
 
 Two more ways were tried and are gone: padding to 16 rows was as fast as to 8, and dequantising was never the fastest.
 """
@@ -23,9 +23,10 @@ from engine.kernels import rows_cuda
 from engine.kernels.timings import Timings
 
 MOST_ROWS = 9  # a step of the deepest drafts; longer blocks are prompts, for which MLX's kernels are made
-FULL = 8  # rows from which on MLX's kernels are made for several
+FULL = 8  # rows from which on MLX's quantised kernels are made for several
+TOTALS = (4, 8, 12, 16)  # rows in all that a step may be widened to
+CLOSE = 1.08  # of the fastest width's time: a narrower one is as good, and wastes less elsewhere
 REPEATS, ROUNDS = 8, 3
-CLEAR_GAIN = 0.9  # of the time; less is noise, and not worth the columns
 STOCK = "stock"
 
 Way = Callable[[mx.array, Any], mx.array]
@@ -68,34 +69,32 @@ class Calibration:
 
     def __init__(self, timings: Timings) -> None:
         self._timings = timings
-        self._ways: dict[tuple[int, int, int, int, str, int, mx.Dtype], Way] = {}
+        self._ways: dict[tuple[str, int, mx.Dtype], Way] = {}
 
     def way(self, layer: Any, rows: int, dtype: mx.Dtype) -> Way:
         """The fastest way to multiply [rows, K] of a type with a quantised layer's weight."""
-        outputs, columns = layer.weight.shape[0], layer.scales.shape[1] * layer.group_size
-        kind = (outputs, columns, layer.bits, layer.group_size, layer.mode, rows, dtype)
-        way = self._ways.get(kind)
+        known = (layer._kind, rows, dtype)
+        way = self._ways.get(known)
         if way is None:
-            seconds = self._seconds(layer, rows, dtype)
-            way = self._ways[kind] = WAYS[min(seconds, key=seconds.__getitem__)]
+            seconds = self._seconds(layer, layer._kind, rows, dtype)
+            way = self._ways[known] = WAYS[min(seconds, key=seconds.__getitem__)]
         return way
 
     def widths(self, trunk: nn.Module, dtype: mx.Dtype) -> "Widths":
-        """The step widths that are fast for all of a trunk's quantised products together."""
-        layers = [layer for _, layer in trunk.named_modules() if isinstance(layer, nn.QuantizedLinear)]
-        kinds = [(layer.weight.shape, layer.scales.shape, layer.bits, layer.mode) for layer in layers]
-        examples = list(dict(zip(kinds, layers, strict=True)).items())
-        counts = Counter(kinds)
+        """The step widths that are fast for all of a trunk's products together."""
+        layers = [layer for _, layer in trunk.named_modules() if isinstance(layer, nn.Linear | nn.QuantizedLinear)]
+        counts = Counter(kind(layer) for layer in layers)
+        examples = {kind(layer): layer for layer in layers}
 
         def seconds(rows: int) -> float:
-            return sum(counts[kind] * self._seconds(layer, rows, dtype)[STOCK] for kind, layer in examples)
+            return sum(
+                count * self._seconds(examples[name], name, rows, dtype)[STOCK] for name, count in counts.items()
+            )
 
-        return Widths(cache(seconds) if layers else None)
+        return Widths(cache(seconds))
 
-    def _seconds(self, layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
-        outputs, columns = layer.weight.shape[0], layer.scales.shape[1] * layer.group_size
-        name = f"{outputs}x{columns}, {layer.bits} bits by {layer.group_size} {layer.mode}, {rows} rows of {dtype}"
-        return self._timings.get(name, lambda: time_ways(layer, rows, columns, dtype))
+    def _seconds(self, layer: Any, name: str, rows: int, dtype: mx.Dtype) -> dict[str, float]:
+        return self._timings.get(f"{name}, {rows} rows of {dtype}", lambda: time_ways(layer, rows, dtype))
 
 
 class Widths:
@@ -110,22 +109,35 @@ class Widths:
 
     def __call__(self, rows: int, length: int) -> int:
         """Columns for a step of `rows` rows that needs `length` of them."""
-        if self._seconds is None or rows * length >= FULL or rows * length == 1:
+        if self._seconds is None or rows * length == 1:
             return length
-        wider = -(-FULL // rows)
-        return wider if self._seconds(rows * wider) < CLEAR_GAIN * self._seconds(rows * length) else length
+        wider = {-(-total // rows) for total in TOTALS if total > rows * length}
+        costs = {width: self._seconds(rows * width) for width in (length, *sorted(wider))}
+        return next(width for width, cost in costs.items() if cost <= CLOSE * min(costs.values()))
 
 
-def time_ways(layer: Any, rows: int, columns: int, dtype: mx.Dtype) -> dict[str, float]:
+def kind(layer: Any) -> str:
+    """What products of a linear layer have in common, in words."""
+    if isinstance(layer, nn.QuantizedLinear):
+        outputs, columns = layer.weight.shape[0], layer.scales.shape[1] * layer.group_size
+        return f"{outputs}x{columns}, {layer.bits} bits by {layer.group_size} {layer.mode}"
+    return f"{layer.weight.shape[0]}x{layer.weight.shape[1]}, dense"
+
+
+def time_ways(layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
     """Seconds of each way that fits and gives what MLX's own gives."""
+    packed = isinstance(layer, nn.QuantizedLinear)
+    columns = layer.scales.shape[1] * layer.group_size if packed else layer.weight.shape[1]
     x = mx.random.normal((rows, columns), key=mx.random.key(rows)).astype(dtype)
+    if not packed:
+        return {STOCK: _best_time(lambda x, layer: x @ layer.weight.T, x, layer)}
     expected = _stock(x, layer)
     scale = mx.abs(expected).max().astype(mx.float32)
     seconds: dict[str, float] = {}
     for name in _candidates(layer, rows, columns):
         error = mx.abs(WAYS[name](x, layer) - expected).max().astype(mx.float32) / scale
         if bool((error <= TOLERANCE[dtype]).item()):
-            seconds[name] = min(_time(WAYS[name], x, layer) for _ in range(ROUNDS))
+            seconds[name] = _best_time(WAYS[name], x, layer)
     mx.clear_cache()  # outputs of a large vocabulary are not to stay in the allocator
     return seconds
 
@@ -137,6 +149,11 @@ def _candidates(layer: Any, rows: int, columns: int) -> list[str]:
     if rows <= MOST_ROWS and rows_cuda.fits(columns, layer.group_size, layer.bits, layer.mode):
         names.append("read once")
     return names
+
+
+def _best_time(way: Way, x: mx.array, layer: Any) -> float:
+    mx.eval(way(x, layer))
+    return min(_time(way, x, layer) for _ in range(ROUNDS))
 
 
 def _time(way: Way, x: mx.array, layer: Any) -> float:
@@ -167,4 +184,4 @@ def use_fastest(module: nn.Module, calibration: Calibration) -> None:
     for _, layer in module.named_modules():
         if type(layer) is nn.QuantizedLinear:
             layer.__class__ = CalibratedLinear
-            layer._calibration = calibration
+            layer._calibration, layer._kind = calibration, kind(layer)

@@ -28,7 +28,7 @@ from engine.models.head import MTPHead
 from engine.models.headers import SIDECARS
 from engine.models.locate import ModelFiles, locate
 from engine.models.probe import settle_norms
-from engine.models.qwen import use_our_recurrence
+from engine.models.qwen import use_cpu_forms, use_our_recurrence
 from engine.models.registry import contract_for, looked_for
 from engine.models.spec import SpecModel
 from engine.request import Sampling
@@ -67,6 +67,8 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     text = getattr(model, "language_model", model)
     head = model.mtp if config.mode == "mtp" else None
     recurrent = _recurrent_layers(text)
+    if head is not None and is_cpu() and hasattr(head.layers[0], "is_linear"):
+        use_cpu_forms(head.layers[0])
     drafts_few = head is not None and config.profile.small_draft_head
     draft_ids = _draft_ids(files.path, int(text.args.vocab_size)) if drafts_few else None
     packing = None if config.kv_bits is None else Packing.of(config.kv_bits, _head_width(text), product=not is_cpu())
@@ -192,8 +194,8 @@ def to_float32(model: nn.Module) -> None:
 
 
 def _calibration(config: EngineConfig) -> Calibration | None:
-    """What is fast here; None on the CPU, whose weights are dense, and where the profile wants MLX's own products."""
-    if config.profile.products == "stock" or is_cpu():
+    """What is fast here; None where the profile wants MLX's own products."""
+    if config.profile.products == "stock":
         return None
     return Calibration(Timings(f"{device_name()}, mlx {version('mlx')}", config.timings_file))
 

@@ -1,16 +1,18 @@
 """Gated-delta layers of the Qwen hybrids, cut where the cache decides how to run and roll back; and on the CPU their
-MLP and attention, which read prompts with `kernels.reading`."""
+MLP and attention, made of `kernels.reading`'s exponentials and of fewer operations."""
 
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import qwen3_5, qwen3_next
+from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.gated_delta import normalize_qk
 
 from engine.device import is_cpu
 from engine.kernels import reading
 from engine.kernels.delta_cuda import Projected
+from engine.kernels.norm import rms_norm
 
 NORM_EPS = 1e-6
 MANY = 32  # tokens at once, more than a step verifies: a prompt is read
@@ -20,6 +22,17 @@ MANY = 32  # tokens at once, more than a step verifies: a prompt is read
 def _convolved(window: mx.array, weight: mx.array) -> mx.array:
     """The causal convolution and its SiLU on the CPU: 0.12 ms for 4 tokens of the 13M model, as MLX's own 0.18."""
     return reading.silu(reading.causal_convolution(window, weight))
+
+
+@mx.compile
+def _gated(gate: mx.array, x: mx.array) -> mx.array:
+    """SiLU of the gate times x on the CPU: 0.06 ms for 32 tokens of the MLP of the 13M model, as MLX's own 0.28."""
+    return reading.silu(gate) * x
+
+
+@mx.compile
+def _opened(gate: mx.array, x: mx.array) -> mx.array:
+    return reading.sigmoid(gate) * x
 
 
 @mx.compile
@@ -42,8 +55,7 @@ def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, c
     y = cache.step(given)
     if y is None:
         y = _by_operations(layer, given, cache)
-    norm = layer.norm
-    y = reading.silu(z) * mx.fast.rms_norm(y, norm.weight, norm.eps) if _reads(qkv) else norm(y, z)
+    y = _gated(z, rms_norm(y, layer.norm.weight, layer.norm.eps)) if is_cpu() else layer.norm(y, z)
     output: mx.array = layer.out_proj(y.reshape(batch, length, -1))
     return output
 
@@ -90,28 +102,27 @@ class MLP(qwen3_next.Qwen3NextMLP):  # type: ignore[misc]
     """Dense, on the CPU."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        if not _reads(x):
-            return super().__call__(x)  # type: ignore[no-any-return]
-        output: mx.array = self.down_proj(reading.silu(self.gate_proj(x)) * self.up_proj(x))
+        output: mx.array = self.down_proj(_gated(self.gate_proj(x), self.up_proj(x)))
         return output
 
 
 class Attention(qwen3_next.Qwen3NextAttention):  # type: ignore[misc]
-    """Full attention, on the CPU."""
+    """Full attention, on the CPU. Queries and keys are turned together: MLX makes sines and cosines anew each time."""
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        if not _reads(x) or not isinstance(mask, str) or hasattr(cache, "bits"):
-            return super().__call__(x, mask, cache)  # type: ignore[no-any-return]
         batch, length, _ = x.shape
         queries, gate = mx.split(self.q_proj(x).reshape(batch, length, self.num_attention_heads, -1), 2, axis=-1)
         keys, values = (
             y.reshape(batch, length, self.num_key_value_heads, -1) for y in (self.k_proj(x), self.v_proj(x))
         )
-        queries, keys = self.q_norm(queries).swapaxes(1, 2), self.k_norm(keys).swapaxes(1, 2)
-        queries, keys = (self.rope(y, offset=cache.offset) for y in (queries, keys))
+        turned = mx.concatenate([self.q_norm(queries), self.k_norm(keys)], axis=2).swapaxes(1, 2)
+        queries, keys = mx.split(self.rope(turned, offset=cache.offset), [self.num_attention_heads], axis=1)
         keys, values = cache.update_and_fetch(keys, values.swapaxes(1, 2))
-        seen = reading.attention(queries, keys, values, self.scale).swapaxes(1, 2)
-        output: mx.array = self.o_proj((seen * reading.sigmoid(gate)).reshape(batch, length, -1))
+        if _reads(x) and isinstance(mask, str) and not hasattr(cache, "bits"):
+            seen = reading.attention(queries, keys, values, self.scale)
+        else:
+            seen = scaled_dot_product_attention(queries, keys, values, cache=cache, scale=self.scale, mask=mask)
+        output: mx.array = self.o_proj(_opened(gate, seen.swapaxes(1, 2)).reshape(batch, length, -1))
         return output
 
 
@@ -125,8 +136,13 @@ def use_our_recurrence(layers: list[Any]) -> list[bool]:
         if layer.is_linear:
             layer.linear_attn.__class__ = classes[type(layer.linear_attn)]
         if is_cpu():
-            if not layer.is_linear:
-                layer.self_attn.__class__ = Attention
-            if type(layer.mlp) is qwen3_next.Qwen3NextMLP:
-                layer.mlp.__class__ = MLP
+            use_cpu_forms(layer)
     return [bool(layer.is_linear) for layer in layers]
+
+
+def use_cpu_forms(layer: Any) -> None:
+    """Give a layer of trunk or head this module's attention and MLP; no parameter moves."""
+    if not layer.is_linear:
+        layer.self_attn.__class__ = Attention
+    if type(layer.mlp) is qwen3_next.Qwen3NextMLP:
+        layer.mlp.__class__ = MLP
