@@ -35,9 +35,8 @@ class Planner:
         self._forces = has_head and config.acceptance is None
         self._fixed = config.depth is not None
         self._head = _policy(config.depth, has_head, config.tuned)
-        self._masked = _policy(
-            config.depth, has_head, None
-        )  # steps with a grammar have costs and acceptance of their own
+        # steps with a grammar have costs and acceptance of their own
+        self._masked = _policy(config.depth, has_head, None)
         self._copied = CostAwareDepth(COPIED_MOST, COPIED_FIRST)
 
     def admit(self, row: Row) -> None:

@@ -135,6 +135,7 @@ def test_checkpoints_are_at_turns_and_intervals_and_never_close_together() -> No
         prompt[place] = EOS
     assert checkpoints(prompt, frozenset({EOS}), 0) == [301, INTERVAL, 2 * INTERVAL, 5901]
     assert checkpoints(prompt, frozenset({EOS}), 301) == [INTERVAL, 2 * INTERVAL, 5901]
+    assert checkpoints([5] * 200_001, frozenset(), 0) == list(range(8 * INTERVAL, 200_000, 8 * INTERVAL))
     assert checkpoints([5] * (SHORTEST - 2) + [EOS, 5, 5], frozenset({EOS}), 0) == []
 
 
