@@ -37,7 +37,7 @@ PROFILES = {
     for profile in (
         TURBO,
         replace(TURBO, name="sustained", chunk=1024, frugal=True),
-        replace(TURBO, name="burst", chunk=2048, stall_s=1.0),
+        replace(TURBO, name="burst", accept="block", chunk=2048, stall_s=1.0),
         replace(TURBO, name="exact", products="stock", accept="coupled", copy=False, small_draft_head=False),
         replace(TURBO, name="stock", products="stock"),
     )
