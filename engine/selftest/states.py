@@ -1,5 +1,6 @@
 """Caches after speculation against caches that were never speculated with."""
 
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -113,9 +114,10 @@ def _read(spec: SpecModel, prompt: tuple[int, ...]) -> ModelState:
 
 
 def _apart(a: mx.array, b: mx.array) -> float:
+    """The largest difference as a share of the largest value; infinite where a number is missing."""
     a, b = a.astype(mx.float32), b.astype(mx.float32)
     share: Any = (mx.abs(a - b).max() / mx.maximum(mx.abs(b).max(), 1e-9)).item()
-    return float(share)
+    return float(share) if math.isfinite(share) else math.inf
 
 
 def _length(one_row: mx.array) -> int:

@@ -57,7 +57,25 @@ def test_states_of_the_bundled_model_agree(direct: DirectEngine) -> None:
 def test_a_state_that_keeps_a_refused_draft_is_caught(direct: DirectEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.selftest.states.MAX_DEPTH", 2)
     plain = RecurrentCache.accept
-    monkeypatch.setattr(RecurrentCache, "accept", lambda cache, kept: plain(cache, mx.minimum(kept + 1, 2)))
+
+    def accept_one_more(cache: RecurrentCache, kept: mx.array) -> None:
+        assert cache._block is not None
+        plain(cache, mx.minimum(kept + 1, cache._block.u.shape[2]))
+
+    monkeypatch.setattr(RecurrentCache, "accept", accept_one_more)
+    assert not all(check.passed for check in partial_accepts(direct.loaded))
+
+
+def test_a_state_that_is_not_a_number_is_caught(direct: DirectEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.selftest.states.MAX_DEPTH", 1)
+    plain = RecurrentCache.accept
+
+    def spoil(cache: RecurrentCache, kept: mx.array) -> None:
+        plain(cache, kept)
+        assert cache.state is not None
+        cache.state = cache.state * mx.array(float("nan"))
+
+    monkeypatch.setattr(RecurrentCache, "accept", spoil)
     assert not all(check.passed for check in partial_accepts(direct.loaded))
 
 
