@@ -16,14 +16,11 @@ from server.health import require_ready
 from server.jsonbody import Fields, Whole, check, parse
 from server.limits import Limits
 from server.models import require_named
+from server.response_format import ResponseFormat, grammar
 
 
 class StreamOptions(Fields):
     include_usage: bool | None = None
-
-
-class ResponseFormat(Fields):
-    type: Literal["text", "json_object", "json_schema"]
 
 
 class ToolFunction(Fields):
@@ -103,6 +100,7 @@ def plan_chat(engine: EngineHandle, limits: Limits, raw: bytes, completion_id: s
         seed=None if fields.seed is None else fields.seed % SEED_MODULUS,
         ignore_eos=bool(fields.ignore_eos),
         logprobs=_logprobs(fields),
+        grammar=grammar(fields.response_format),
         source=source,
         id=completion_id,
     )
@@ -119,8 +117,6 @@ def plan_chat(engine: EngineHandle, limits: Limits, raw: bytes, completion_id: s
 
 def _refuse_unbuilt(fields: ChatFields) -> None:
     # Each of these asks for something other than text. Answering with text all the same would be a silent fallback.
-    if fields.response_format is not None and fields.response_format.type != "text":
-        raise invalid("response_format.type", f"{fields.response_format.type} is not supported yet; only text is")
     if fields.audio is not None or any(modality != "text" for modality in fields.modalities or ()):
         raise invalid("audio" if fields.audio is not None else "modalities", "this model writes text only")
     if fields.functions:

@@ -87,7 +87,7 @@ def from_engine(error: EngineError) -> ApiError:
     if isinstance(error, ContextOverflowError):
         return context_overflow(error.context, f"{error.prompt_tokens} tokens")
     if isinstance(error, BadRequestError):
-        return ApiError(400, str(error), param=error.param)
+        return ApiError(400, str(error), param="response_format" if error.param == "grammar" else error.param)
     if isinstance(error, QueueFullError):
         return ApiError(429, str(error), code="rate_limit_exceeded", headers={"retry-after": BUSY_RETRY_S})
     if isinstance(error, OutOfMemoryError):
