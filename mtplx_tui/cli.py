@@ -133,5 +133,5 @@ def _usage_text(error: typer.TyperException) -> str:
     param, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
     if param is not None and faults is not None:
         fault = faults()[0]
-        text = f"{param.opts[0]} is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}."
+        text = f"{param.opts[0]} is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ').rstrip('.')}."
     return f"{text} See mtplx-tui --help."
