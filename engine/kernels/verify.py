@@ -26,7 +26,7 @@ MOST_ROWS = 9  # a step of the deepest drafts; longer blocks are prompts, for wh
 FULL = 8  # rows from which on MLX's quantised kernels are made for several
 TOTALS = (4, 8, 12, 16)  # rows in all that a step may be widened to
 CLOSE = 1.08  # of the fastest width's time: a narrower one is as good, and wastes less elsewhere
-REPEATS, ROUNDS = 8, 3
+REPEATS, ROUNDS = 4, 3
 STOCK = "stock"
 
 Way = Callable[[mx.array, Any], mx.array]

@@ -31,7 +31,7 @@ from engine.models.probe import settle_norms
 from engine.models.qwen import use_cpu_forms, use_our_recurrence
 from engine.models.registry import contract_for, looked_for
 from engine.models.spec import SpecModel
-from engine.request import Sampling
+from engine.request import MAX_DEPTH, Sampling
 
 DRAFT_VOCABULARY = 8192
 FREQUENCY_FILE = "token_frequency.safetensors"
@@ -72,7 +72,10 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     drafts_few = head is not None and config.profile.small_draft_head
     draft_ids = _draft_ids(files.path, int(text.args.vocab_size)) if drafts_few else None
     packing = None if config.kv_bits is None else Packing.of(config.kv_bits, _head_width(text), product=not is_cpu())
+    on_stage("timing products")  # seconds where a GPU's kernels have to be built, once for a machine
     spec = SpecModel(text, recurrent, head, draft_ids, packing, _calibration(config))
+    for length in range(1, MAX_DEPTH + 2):
+        spec.width(1, length)
     chat = load_chat_format(files.path)
     if builder.undecided is not None:
         on_stage("checking the head against the trunk")
