@@ -1,13 +1,14 @@
 """The file under the store: opening it, setting a damaged one aside, and saying in plain words what went wrong."""
 
 import errno
-import fcntl
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from engine import database
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 2.0
@@ -58,14 +59,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     """
     # SQLite would make the file readable to all; chats are private, and its side files take the same mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    db = database.connect(path, BUSY_SECONDS, _text)
     try:
-        db.text_factory = _text
-        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise _damage(verdict)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
+        database.write_ahead(db)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise StoreVersionError(
@@ -84,18 +80,11 @@ def open_file(path: Path) -> sqlite3.Connection:
 def turn_to_open(path: Path) -> Iterator[None]:
     """Hold the right to open, so that two programs starting together do not both set a damaged file aside."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(os.fdopen(os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600))) as lock:
-        deadline = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StoreLockedError(
-                        f"Another program is opening {path} and does not finish. Close it."
-                    ) from None
-                time.sleep(0.02)
+    with ExitStack() as held:
+        try:
+            held.enter_context(database.turn_to_open(path.with_name(path.name + ".lock"), BUSY_SECONDS))
+        except TimeoutError:
+            raise StoreLockedError(f"Another program is opening {path} and does not finish. Close it.") from None
         yield
 
 
@@ -120,26 +109,16 @@ def _text(raw: bytes) -> str:
         return raw.decode("utf-8", "replace")
 
 
-def _damage(verdict: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(verdict)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
-
-
 def is_damage(error: sqlite3.Error) -> bool:
     """True where the file itself is broken or is no database, rather than out of reach."""
-    return _code(error) in DAMAGE
-
-
-def _code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte; the rest is SQLite's extended code
+    return database.code(error) in DAMAGE
 
 
 def plain(error: sqlite3.Error | OSError, path: Path) -> StoreError:
     """The error that a user can read."""
     if isinstance(error, OSError) and error.errno != errno.ENOSPC:
         return StoreUnavailableError(f"The saved chats can not be kept in {path}: {error.strerror or error}.")
-    code = sqlite3.SQLITE_FULL if isinstance(error, OSError) else _code(error)
+    code = sqlite3.SQLITE_FULL if isinstance(error, OSError) else database.code(error)
     if code == sqlite3.SQLITE_FULL:
         return StoreFullError(f"The disk is full, so the chat is not saved any more ({path}). Free some space.")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

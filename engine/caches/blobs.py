@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from engine.caches.index_file import open_index, turn_to_open
+from engine import database
+from engine.caches import index_file
 
 _CHUNK = 8 << 20
 _CHAIN = "WITH RECURSIVE chain (key) AS (VALUES (?) UNION SELECT parent FROM blobs JOIN chain USING (key))"
@@ -71,8 +72,8 @@ class Blobs:
         folder.chmod(0o700)
         self._files = folder / "blobs"
         self._files.mkdir(mode=0o700, exist_ok=True)
-        with turn_to_open(folder):
-            self._db = open_index(folder / "index.db")
+        with database.turn_to_open(folder / "lock", index_file.BUSY_SECONDS):
+            self._db = index_file.open_index(folder / "index.db")
 
     def close(self) -> None:
         self._db.close()

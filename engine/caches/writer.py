@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
+from engine import database
 from engine.caches.blobs import Blobs, Entry, TooLargeError
-from engine.caches.index_file import sqlite_code
 
 log = logging.getLogger(__name__)
 QUEUE_BYTES = 256 << 20  # that may wait to be written; one larger prefix may wait alone
@@ -87,7 +87,7 @@ class Writer:
         try:
             job(blobs)
         except sqlite3.OperationalError as error:
-            if sqlite_code(error) != sqlite3.SQLITE_BUSY:
+            if database.code(error) != sqlite3.SQLITE_BUSY:
                 raise
             log.warning("Another program holds the cache in %s; something was not written.", self._folder)
 
