@@ -11,9 +11,8 @@ from typing import Literal
 
 import mlx.core as mx
 
+from engine.caches.groups import GROUPS, bits_a_value, group_of
 from engine.errors import UnsupportedModelError
-
-GROUPS = (64, 32)  # values that share a scale and a bias, the smaller form first
 
 Packed = tuple[mx.array, ...]
 
@@ -38,7 +37,7 @@ class Packing:
     @classmethod
     def of(cls, bits: Literal[4, 8], width: int, *, product: bool) -> "Packing":
         """For attention heads of `width` values. Raises UnsupportedModelError where no group size divides it."""
-        group = next((group for group in GROUPS if width % group == 0), None)
+        group = group_of(width)
         if group is None:
             raise UnsupportedModelError(
                 f"This model's attention heads are {width} values wide, and keys and values are quantised in groups of "
@@ -54,7 +53,7 @@ class Packing:
     def share(self, dtype: mx.Dtype) -> float:
         """Bytes kept, as a share of those that `dtype` takes."""
         width: int = 8 * dtype.size
-        return (self.bits + 2 * width / self.group) / width
+        return bits_a_value(self.bits, width, self.group) / width
 
     def pack(self, x: mx.array) -> Packed:
         """[..., D] -> packed values, scales and biases, each [..., *]."""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from engine.caches.groups import bits_a_value, group_of
 from engine.models.contract import Contract
 
-KV_GROUPS = (64, 32)  # cached values that share a scale and a bias: the first that divides a head
 _STATE_BYTES = 4  # the recurrent state is float32 everywhere
 
 
@@ -29,20 +29,16 @@ def context_bytes(
         layers, head = text_config["num_hidden_layers"] - _recurrent_layers(text_config), 0
         if with_head:
             head = text_config.get(contract.depth_key) or 1
-        bits = native_bits if kv_bits is None else bits_a_value(kv_bits, native_bits, _group(text_config))
+        bits: float = native_bits
+        if kv_bits is not None:
+            group = group_of(_width(text_config))
+            if group is None:
+                return None, None  # they can not be packed
+            bits = bits_a_value(kv_bits, native_bits, group)
         kv = _values(text_config) * (layers * bits + head * native_bits) / 8
         return int(kv), _recurrent(text_config, native_bits // 8)
-    except (KeyError, TypeError, ZeroDivisionError, StopIteration):
-        return None, None  # the config lacks the sizes, or they can not be packed, and a guess would be worse than none
-
-
-def bits_a_value(kv_bits: int, native_bits: int = 16, group: int = KV_GROUPS[0]) -> float:
-    """What a packed value takes with its share of its group's scale and bias, which keep the model's own type."""
-    return kv_bits + 2 * native_bits / group
-
-
-def _group(config: Mapping[str, Any]) -> int:
-    return next(group for group in KV_GROUPS if _width(config) % group == 0)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None, None  # the config lacks the sizes, and a guess would be worse than none
 
 
 def _values(config: Mapping[str, Any]) -> int:
