@@ -13,6 +13,8 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -100,8 +102,17 @@ def describe() -> dict[str, Any]:
         "memory_bytes": usable_memory(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": versions(PACKAGES),
     }
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Those of the packages that are installed, by name."""
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def usable_cores() -> int:
@@ -202,11 +213,4 @@ def _cgroup(name: str) -> str | None:
     try:
         return (Path("/sys/fs/cgroup") / name).read_text().strip()
     except OSError:
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None

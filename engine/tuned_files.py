@@ -8,7 +8,6 @@ import os
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from engine import device
@@ -76,11 +75,7 @@ def remove(folder: Path, tuning: Tuning) -> bool:
 
 def versions() -> dict[str, str]:
     """What a step's cost and text depend on, as installed."""
-    found = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return device.versions(PACKAGES)
 
 
 def fingerprint(model: Path) -> str:
