@@ -118,23 +118,27 @@ class Widths:
 
 def kind(layer: Any) -> str:
     """What products of a linear layer have in common, in words."""
+    size = f"{layer.weight.shape[0]}x{_columns(layer)}"
     if isinstance(layer, nn.QuantizedLinear):
-        outputs, columns = layer.weight.shape[0], layer.scales.shape[1] * layer.group_size
-        return f"{outputs}x{columns}, {layer.bits} bits by {layer.group_size} {layer.mode}"
-    return f"{layer.weight.shape[0]}x{layer.weight.shape[1]}, dense"
+        return f"{size}, {layer.bits} bits by {layer.group_size} {layer.mode}"
+    return f"{size}, dense"
+
+
+def _columns(layer: Any) -> int:
+    """K of a weight [N, K], which a quantised one holds packed."""
+    packed = isinstance(layer, nn.QuantizedLinear)
+    return int(layer.scales.shape[1] * layer.group_size if packed else layer.weight.shape[1])
 
 
 def time_ways(layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
     """Seconds of each way that fits and gives what MLX's own gives."""
-    packed = isinstance(layer, nn.QuantizedLinear)
-    columns = layer.scales.shape[1] * layer.group_size if packed else layer.weight.shape[1]
-    x = mx.random.normal((rows, columns), key=mx.random.key(rows)).astype(dtype)
-    if not packed:
+    x = mx.random.normal((rows, _columns(layer)), key=mx.random.key(rows)).astype(dtype)
+    if not isinstance(layer, nn.QuantizedLinear):
         return {STOCK: _best_time(lambda x, layer: x @ layer.weight.T, x, layer)}
     expected = _stock(x, layer)
     scale = mx.abs(expected).max().astype(mx.float32)
     seconds: dict[str, float] = {}
-    for name in _candidates(layer, rows, columns):
+    for name in _candidates(layer, rows):
         error = mx.abs(WAYS[name](x, layer) - expected).max().astype(mx.float32) / scale
         if bool((error <= TOLERANCE[dtype]).item()):
             seconds[name] = _best_time(WAYS[name], x, layer)
@@ -142,11 +146,11 @@ def time_ways(layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
     return seconds
 
 
-def _candidates(layer: Any, rows: int, columns: int) -> list[str]:
+def _candidates(layer: Any, rows: int) -> list[str]:
     names = [STOCK]
     if 1 < rows < FULL:
         names.append("padded")
-    if rows <= MOST_ROWS and rows_cuda.fits(columns, layer.group_size, layer.bits, layer.mode):
+    if rows <= MOST_ROWS and rows_cuda.fits(_columns(layer), layer.group_size, layer.bits, layer.mode):
         names.append("read once")
     return names
 

@@ -28,7 +28,7 @@ from engine.models.head import MTPHead
 from engine.models.headers import SIDECARS
 from engine.models.locate import ModelFiles, locate
 from engine.models.probe import settle_norms
-from engine.models.qwen import use_cpu_forms, use_our_recurrence
+from engine.models.qwen import use_our_recurrence
 from engine.models.registry import contract_for, looked_for
 from engine.models.spec import SpecModel
 from engine.request import MAX_DEPTH, Sampling
@@ -66,16 +66,16 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
         fuse_norms(model)
     text = getattr(model, "language_model", model)
     head = model.mtp if config.mode == "mtp" else None
-    recurrent = _recurrent_layers(text)
-    if head is not None and is_cpu() and hasattr(head.layers[0], "is_linear"):
-        use_cpu_forms(head.layers[0])
+    recurrent = _use_our_forms(text.model.layers)
+    if head is not None:
+        _use_our_forms(head.layers)
     drafts_few = head is not None and config.profile.small_draft_head
     draft_ids = _draft_ids(files.path, int(text.args.vocab_size)) if drafts_few else None
     packing = None if config.kv_bits is None else Packing.of(config.kv_bits, _head_width(text), product=not is_cpu())
     on_stage("timing products")  # seconds where a GPU's kernels have to be built, once for a machine
     spec = SpecModel(text, recurrent, head, draft_ids, packing, _calibration(config))
-    for length in range(1, MAX_DEPTH + 2):
-        spec.width(1, length)
+    for drafts in range(1, MAX_DEPTH + 1 if head is not None else 1):
+        spec.width(1, 1 + drafts)
     chat = load_chat_format(files.path)
     if builder.undecided is not None:
         on_stage("checking the head against the trunk")
@@ -174,8 +174,8 @@ def _text_args(model: Any) -> Any:
     return getattr(model, "language_model", model).args
 
 
-def _recurrent_layers(text: Any) -> list[bool]:
-    layers = text.model.layers
+def _use_our_forms(layers: list[Any]) -> list[bool]:
+    """Give layers of trunk or head our own forward where we have one; which of them are recurrent."""
     if hasattr(layers[0], "is_linear"):
         return use_our_recurrence(layers)
     if any(getattr(layer, "use_sliding", False) for layer in layers):

@@ -42,11 +42,6 @@ def _gates(a: mx.array, b: mx.array, a_log: mx.array, dt_bias: mx.array) -> tupl
     return log_g, mx.sigmoid(b.astype(mx.float32))
 
 
-def _reads(x: mx.array) -> bool:
-    """Whether [B, T, ...] is a prompt read on the CPU, where `kernels.reading` is faster than MLX's own."""
-    return bool(x.shape[1] >= MANY) and is_cpu()
-
-
 def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, cache: Any) -> mx.array:
     """From the input projections to the layer's output, [B, T, hidden]."""
     batch, length, _ = qkv.shape
@@ -118,7 +113,7 @@ class Attention(qwen3_next.Qwen3NextAttention):  # type: ignore[misc]
         turned = mx.concatenate([self.q_norm(queries), self.k_norm(keys)], axis=2).swapaxes(1, 2)
         queries, keys = mx.split(self.rope(turned, offset=cache.offset), [self.num_attention_heads], axis=1)
         keys, values = cache.update_and_fetch(keys, values.swapaxes(1, 2))
-        if _reads(x) and isinstance(mask, str) and not hasattr(cache, "bits"):
+        if length >= MANY and isinstance(mask, str) and not hasattr(cache, "bits"):
             seen = reading.attention(queries, keys, values, self.scale)
         else:
             seen = scaled_dot_product_attention(queries, keys, values, cache=cache, scale=self.scale, mask=mask)
@@ -136,13 +131,8 @@ def use_our_recurrence(layers: list[Any]) -> list[bool]:
         if layer.is_linear:
             layer.linear_attn.__class__ = classes[type(layer.linear_attn)]
         if is_cpu():
-            use_cpu_forms(layer)
+            if not layer.is_linear:
+                layer.self_attn.__class__ = Attention
+            if type(layer.mlp) is qwen3_next.Qwen3NextMLP:
+                layer.mlp.__class__ = MLP
     return [bool(layer.is_linear) for layer in layers]
-
-
-def use_cpu_forms(layer: Any) -> None:
-    """Give a layer of trunk or head this module's attention and MLP; no parameter moves."""
-    if not layer.is_linear:
-        layer.self_attn.__class__ = Attention
-    if type(layer.mlp) is qwen3_next.Qwen3NextMLP:
-        layer.mlp.__class__ = MLP
