@@ -8,20 +8,20 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from statistics import median
 
+from engine.bench.runs import GREEDY
+from engine.bench.sizing import LEAST_TOKENS, fitting
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.events import Event, FinishEvent, StepEvent, TokenEvent
 from engine.handle import EngineHandle
 from engine.process import ProcessEngine
 from engine.prompts import PROMPTS
-from engine.request import MAX_DEPTH, Request, Sampling
+from engine.request import MAX_DEPTH, Request
 from engine.tuned import DepthRow, Range, Tuning
 from engine.tuned_files import fingerprint, versions
 
-GREEDY = Sampling(temperature=0.0)
 ROUND_S = 30.0  # what a round of all depths may take: a slow model's answers are cut so that it fits
-MOST_TOKENS, FEWEST_TOKENS, WARM_TOKENS = 128, 32, 8
-REPEATS, REPEATS_SLOW = 5, 3
+MOST_TOKENS, WARM_TOKENS = 128, 8
 ACCEPTANCE_FLOOR = 0.1
 """A depth that wins although hardly any of its drafts holds was not made faster by them: something else happened."""
 
@@ -142,9 +142,8 @@ def _size(engine: EngineHandle, prompts: Sequence[tuple[int, ...]]) -> tuple[int
     """(tokens an answer may have, rounds), from how fast plain decoding is here."""
     _answer(engine, prompts[0], WARM_TOKENS, 0, _Round())
     plain = _Round()
-    _answer(engine, prompts[0], FEWEST_TOKENS, 0, plain)
-    fitting = int(ROUND_S * plain.rate / len(prompts) / (MAX_DEPTH + 1))
-    return max(FEWEST_TOKENS, min(MOST_TOKENS, fitting)), REPEATS if fitting >= FEWEST_TOKENS else REPEATS_SLOW
+    _answer(engine, prompts[0], LEAST_TOKENS, 0, plain)
+    return fitting(ROUND_S * plain.rate / len(prompts) / (MAX_DEPTH + 1), MOST_TOKENS)
 
 
 def _falling(rates: Sequence[float]) -> bool:

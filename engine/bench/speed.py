@@ -10,14 +10,14 @@ from engine import device
 from engine.bench.receipts import PromptSet, Receipts, receipts
 from engine.bench.report import Cell, Report, Table
 from engine.bench.runs import OURS, PEER, Timed, rate, rendered, run, run_peer
+from engine.bench.sizing import LEAST_TOKENS, fitting
 from engine.bench.stats import Spread
 from engine.config import EngineConfig
 from engine.direct import DirectEngine
 from engine.prompts import KINDS, Conversation
 
 DEPTHS: tuple[int | None, ...] = (0, 1, 2, 3, 4, 5, 6, None)
-REPEATS, REPEATS_SLOW = 5, 3
-MAX_TOKENS, MIN_TOKENS = 160, 32
+MAX_TOKENS = 160
 REPEAT_S = 180.0  # what one repeat may take: a slow model's answers are cut so that it fits
 
 T = TypeVar("T")
@@ -132,8 +132,8 @@ def bench_speed(
     prompts = {kind: [rendered(chat, each) for each in conversations] for kind, conversations in kinds.items()}
     contenders = [Contender(PEER, 0), *(Contender(OURS, depth) for depth in depths)]
     flat = [prompt for each in prompts.values() for prompt in each]
-    fitting, rounds = _size(ours, flat[0], runs=len(flat) * len(contenders))
-    most, rounds = tokens or fitting, repeats or rounds
+    fit, rounds = _size(ours, flat[0], runs=len(flat) * len(contenders))
+    most, rounds = tokens or fit, repeats or rounds
     settings = {"repeats": rounds, "max_tokens": most, "temperature": 0, "seconds_a_repeat_at_most": REPEAT_S}
     kept = receipts(
         "speed", ours.loaded.info, config, settings, [PromptSet.of(kind, list(kinds[kind])) for kind in kinds]
@@ -163,8 +163,7 @@ def _rotated(items: Sequence[T], by: int) -> list[T]:
 def _size(engine: DirectEngine, prompt: tuple[int, ...], runs: int) -> tuple[int, int]:
     """(tokens an answer may have, repeats), from how fast plain decoding is here."""
     run(engine, prompt, 8, 0)  # the first run compiles
-    fitting = int(REPEAT_S * rate([run(engine, prompt, MIN_TOKENS, 0)]) / runs)
-    return max(MIN_TOKENS, min(MAX_TOKENS, fitting)), REPEATS if fitting >= MIN_TOKENS else REPEATS_SLOW
+    return fitting(REPEAT_S * rate([run(engine, prompt, LEAST_TOKENS, 0)]) / runs, MAX_TOKENS)
 
 
 def _result(ours: DirectEngine, contenders: list[Contender], samples: list[Sample], kept: Receipts) -> SpeedResult:
