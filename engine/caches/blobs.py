@@ -115,7 +115,9 @@ class Blobs:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
         except FileNotFoundError:
-            raise GoneError("the file of this prefix is gone") from None
+            raise GoneError("the file of this prefix was removed meanwhile") from None
+        except OSError as error:
+            raise UnusableError(f"the file of this prefix can not be read: {error}") from error
         if digest.hexdigest() != entry.checksum:
             raise UnusableError("the file of this prefix was damaged: its checksum is wrong")
 
@@ -125,7 +127,7 @@ class Blobs:
             for entry in self._select("WHERE key = ?", key):
                 try:
                     self.check(entry)
-                except (UnusableError, OSError):
+                except UnusableError:
                     self._remove(key)
                     return True
         return False

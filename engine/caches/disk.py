@@ -67,10 +67,6 @@ class Disk:
             log.warning("A cached prefix is removed: %s (%s).", error, key)
             self._refuse(key)
             raise
-        except (OSError, RuntimeError, ValueError, LookupError) as error:  # what MLX and an odd header raise
-            log.warning("A cached prefix is removed: it can not be read: %s (%s).", error, key)
-            self._refuse(key)
-            raise UnusableError(f"the file of this prefix can not be read: {error}") from error
 
     def _refuse(self, key: str) -> None:
         self._refused.add(key)

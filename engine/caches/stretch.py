@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from engine.caches.blobs import UnusableError
+from engine.caches.blobs import GoneError, UnusableError
 
 Arrays = tuple[mx.array, ...]
 _DTYPES = {
@@ -66,7 +66,19 @@ def _named(stretch: Stretch) -> Iterator[tuple[str, mx.array]]:
 
 
 def decode(file: Path, key: str) -> Stretch:
-    """What `encode` put into a file, evaluated. Raises UnusableError where the file is another one."""
+    """What `encode` put into a file, evaluated.
+
+    Raises UnusableError where the file is another one or can not be read, GoneError where there is none.
+    """
+    try:
+        return _decode(file, key)
+    except (OSError, RuntimeError, ValueError, LookupError) as error:  # what MLX and an odd header raise
+        if not file.exists():  # another process may remove it at any moment
+            raise GoneError("the file of this prefix was removed meanwhile") from error
+        raise UnusableError(f"the file of this prefix can not be read: {error}") from error
+
+
+def _decode(file: Path, key: str) -> Stretch:
     loaded: Any = mx.load(str(file), return_metadata=True)
     arrays, metadata = loaded
     if metadata.get("key") != key:

@@ -18,8 +18,9 @@ import pytest
 from prefix_writer import MODEL, ROOT, conversation, raw, read, stretch, write
 
 from engine.caches import index_file, writer
-from engine.caches.blobs import Blobs, Entry, UnusableError
+from engine.caches.blobs import Blobs, Entry, GoneError, UnusableError
 from engine.caches.disk import Disk, open_disk
+from engine.caches.stretch import decode
 
 LIMIT = 1 << 30
 WRITER = str(Path(__file__).with_name("prefix_writer.py"))
@@ -135,7 +136,7 @@ def test_damage_is_a_miss_that_says_so_and_is_mended_by_the_next_reading(
         file.unlink()
     else:
         file.write_bytes(damaged)
-    with pytest.raises(UnusableError, match="gone" if damaged is None else "damaged"):
+    with pytest.raises(UnusableError, match="removed" if damaged is None else "damaged"):
         disk.load(middle)
     assert (middle in caplog.text) == (damaged is not None)
     assert read(disk, prompt) == 40, "what comes before the damage is used, and the rest not asked for again"
@@ -245,6 +246,16 @@ def test_two_processes_share_a_folder_too_small_for_both(tmp_path: Path) -> None
         assert int(out.removeprefix("read ")) > 0
     assert 0 < sum(files(tmp_path).values()) <= limit
     assert_sound(tmp_path)
+
+
+def test_a_file_that_is_removed_after_its_check_is_gone_and_not_broken(tmp_path: Path) -> None:
+    (key, *_) = kept(tmp_path, conversation(1))
+    store = Blobs(tmp_path)
+    file = store.checked(key)
+    store.clear()
+    store.close()
+    with pytest.raises(GoneError, match="removed meanwhile"):
+        decode(file, key)
 
 
 def test_a_file_that_another_process_removed_is_a_miss(tmp_path: Path) -> None:
