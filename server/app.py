@@ -3,10 +3,8 @@
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.handle import EngineHandle
 from server import errors, health, models, openai_chat
-from server.generation import Generations
-from server.limits import Limits
+from server.backend import Backend
 from server.security import Guard
 
 
@@ -21,14 +19,14 @@ class TidyPath:
         await self.app({**scope, "path": path}, receive, send)
 
 
-def create_app(engine: EngineHandle, generations: Generations, limits: Limits) -> FastAPI:
-    """All endpoints over `engine`. `generations` are the running answers; whoever stops the server ends them."""
+def create_app(backend: Backend) -> FastAPI:
+    """All endpoints over a backend."""
     # FastAPI's documentation pages load scripts from other sites, so they are off.
     app = FastAPI(title="mtplx-tui", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     errors.install(app)
-    app.include_router(health.routes(engine, limits))
-    app.include_router(models.routes(engine))
-    app.include_router(openai_chat.routes(engine, generations, limits))
+    app.include_router(health.routes(backend.engine, backend.limits))
+    app.include_router(models.routes(backend.engine))
+    app.include_router(openai_chat.routes(backend))
     app.add_middleware(TidyPath)
-    app.add_middleware(Guard, limits=limits)
+    app.add_middleware(Guard, limits=backend.limits)
     return app

@@ -1,37 +1,37 @@
 """A chat completion's body to engine requests: every field honoured, refused with its path, or listed as ignored."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
-from pydantic_core import to_json
 
-from engine.handle import EngineHandle
-from engine.request import MAX_TOP_LOGPROBS, SEED_MODULUS, Request
-from server.conversation import Turn, from_chat
-from server.errors import context_overflow, invalid
+from engine.request import MAX_TOP_LOGPROBS, Request
+from server.ask import Ask, requests_of
+from server.backend import Backend
+from server.conversation import from_chat
+from server.errors import invalid
 from server.fields import SamplingFields
 from server.health import require_ready
 from server.jsonbody import Fields, Whole, check, parse
-from server.limits import Limits
 from server.models import require_named
 from server.response_format import ResponseFormat, grammar
+from server.tools import Tool, Tools
 
 
 class StreamOptions(Fields):
     include_usage: bool | None = None
 
 
-class ToolFunction(Fields):
+class FunctionFields(Fields):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class Tool(Fields):
+class ToolFields(Fields):
     type: Literal["function"]
-    function: ToolFunction
+    function: FunctionFields
 
 
 class ChatFields(SamplingFields):
@@ -46,7 +46,7 @@ class ChatFields(SamplingFields):
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[Tool] | None = None
+    tools: list[ToolFields] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
     response_format: ResponseFormat | None = None
@@ -64,6 +64,7 @@ class ChatPlan:
 
     model: str
     requests: tuple[Request, ...]
+    tools: Tools
     stream: bool
     include_usage: bool
     logprobs: bool
@@ -74,45 +75,45 @@ class ChatPlan:
         return self.requests[0].id
 
 
-def plan_chat(engine: EngineHandle, limits: Limits, raw: bytes, completion_id: str, source: str) -> ChatPlan:
+def plan_chat(backend: Backend, raw: bytes, completion_id: str, source: str) -> ChatPlan:
     """Check a body and render its prompt. Slow for long prompts, so it belongs off the event loop.
 
     Raises:
         ApiError: for all that can not be run. BadRequestError: from the model's template.
     """
-    model = require_ready(engine)
+    model = require_ready(backend.engine)
     data = parse(raw)
     fields = check(ChatFields, data)
     require_named(fields.model, model)
     _refuse_unbuilt(fields)
-    thinking = _thinking(fields)
-    turns = from_chat(fields.messages)
-    _refuse_endless(turns, model.context, limits)
-    prompt = engine.chat.render(turns, thinking=thinking, tools=data["tools"] if fields.tools else None)
-    if len(prompt) >= model.context:
-        raise context_overflow(model.context, f"{len(prompt)} tokens")
-    wanted = fields.max_completion_tokens or fields.max_tokens
-    first = Request(
-        prompt=prompt,
+    ask = Ask(
+        turns=from_chat(fields.messages),
         sampling=fields.sampling(model.sampling, model.vocab_size),
-        max_tokens=None if wanted is None else min(wanted, model.context - len(prompt)),
+        tools=_tools(data.get("tools")),
+        thinking=_thinking(fields),
+        max_tokens=fields.max_completion_tokens or fields.max_tokens,
         stop=fields.stops(),
-        seed=None if fields.seed is None else fields.seed % SEED_MODULUS,
+        seed=fields.seed,
         ignore_eos=bool(fields.ignore_eos),
         logprobs=_logprobs(fields),
-        grammar=grammar(fields.response_format),
+        answer=grammar(fields.response_format),
+        n=fields.n or 1,
         source=source,
-        id=completion_id,
     )
-    first.check(model.vocab_size)
     return ChatPlan(
         model=model.name,
-        requests=tuple(_siblings(first, fields.n or 1)),
+        requests=requests_of(backend, model, ask, completion_id),
+        tools=ask.tools,
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
         logprobs=bool(fields.logprobs),
         ignored=tuple(_ignored(fields)),
     )
+
+
+def _tools(given: list[dict[str, Any]] | None) -> Tools:
+    offered = (Tool(tool["function"]["name"], tool, tool["function"].get("parameters") or {}) for tool in given or ())
+    return Tools(tuple(offered), choice="none")
 
 
 def _refuse_unbuilt(fields: ChatFields) -> None:
@@ -142,26 +143,12 @@ def _thinking(fields: ChatFields) -> bool:
     return switch
 
 
-def _refuse_endless(turns: list[Turn], context: int, limits: Limits) -> None:
-    """Refuse text that can not fit by far, before tokenising it keeps a core busy for minutes."""
-    size = len(to_json(turns))
-    if size > max(limits.prompt_bytes, 8 * context):
-        raise context_overflow(context, f"{size} bytes of text, which is more than can fit")
-
-
 def _logprobs(fields: ChatFields) -> int | None:
     if fields.logprobs:
         return fields.top_logprobs or 0
     if fields.top_logprobs is not None:
         raise invalid("top_logprobs", "needs logprobs: true")
     return None
-
-
-def _siblings(first: Request, n: int) -> Iterable[Request]:
-    """One request a choice. Choice 0 is what n = 1 would give; the others count the seed up."""
-    for index in range(n):
-        seed = None if first.seed is None else (first.seed + index) % SEED_MODULUS
-        yield first if index == 0 else replace(first, seed=seed, id=f"{first.id}-{index}")
 
 
 def _ignored(fields: ChatFields) -> Iterable[str]:

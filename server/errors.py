@@ -1,4 +1,8 @@
-"""Every refusal and failure as OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`."""
+"""Every refusal and failure in the envelope of the API that was asked.
+
+OpenAI's is `{"error": {"message", "type", "param", "code"}}`, Anthropic's
+`{"type": "error", "error": {"type", "message"}, "request_id"}`.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -9,6 +13,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from engine.errors import (
     BadRequestError,
@@ -28,6 +33,7 @@ _TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
 }
+_ANTHROPIC_TYPES = {**_TYPES, 500: "api_error", 503: "overloaded_error", 529: "overloaded_error"}
 
 BUSY_RETRY_S = "1"  # honoured by every coding agent tried; a place is free as soon as any one answer ends
 
@@ -60,11 +66,39 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
+        """OpenAI's envelope."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        return Response(to_json(self.body), self.status, self.headers, "application/json")
+    def anthropic_body(self, request_id: str) -> dict[str, Any]:
+        """Anthropic's envelope."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        error = {"type": kind, "message": self.anthropic_message}
+        return {"type": "error", "error": error, "request_id": request_id}
+
+    @property
+    def anthropic_message(self) -> str:
+        return self.message
+
+    @property
+    def anthropic_status(self) -> int:
+        """Anthropic's clients know a busy server by 529."""
+        return 529 if self.code in ("rate_limit_exceeded", "model_loading") else self.status
+
+    def response(self, scope: Scope | None = None) -> Response:
+        """The answer to the request of this scope, in its API's envelope; OpenAI's where there is none."""
+        if scope is not None and asks_anthropic(scope):
+            body, status = self.anthropic_body(scope.get("request_id", "")), self.anthropic_status
+        else:
+            body, status = self.body, self.status
+        return Response(to_json(body), status, self.headers, "application/json")
+
+
+def asks_anthropic(scope: Scope) -> bool:
+    """Whether a request speaks Anthropic's API: by its path, or by the header that its clients always send."""
+    if scope["path"].startswith("/v1/messages"):
+        return True
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def invalid(path: str, message: str) -> ApiError:
@@ -72,20 +106,38 @@ def invalid(path: str, message: str) -> ApiError:
     return ApiError(400, f"{path}: {message}", param=path)
 
 
-def context_overflow(context: int, amount: str) -> ApiError:
-    """The 400 that clients know a full context by. `amount` says how much came, as "3000 tokens"."""
-    return ApiError(
-        400,
-        f"This model's maximum context length is {context} tokens. However, your messages resulted in {amount}.",
-        param="messages",
-        code="context_length_exceeded",
-    )
+class TooLongError(ApiError):
+    """The 400 that clients know a full context by, in each API's own words: some read the numbers out of them."""
+
+    def __init__(self, context: int, amount: int, unit: str) -> None:
+        super().__init__(
+            400,
+            f"This model's maximum context length is {context} tokens. "
+            f"However, your messages resulted in {amount} {unit}.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+        self.context = context
+        self.amount = amount
+        self.unit = unit
+
+    @property
+    def anthropic_message(self) -> str:
+        # Claude Code reads both numbers out of these very words and does not try again.
+        if self.unit == "tokens":
+            return f"prompt is too long: {self.amount} tokens > {self.context} maximum"
+        return f"prompt is too long: {self.message}"
+
+
+def context_overflow(context: int, amount: int, unit: str = "tokens") -> TooLongError:
+    """A prompt of `amount` units where `context` tokens fit."""
+    return TooLongError(context, amount, unit)
 
 
 def from_engine(error: EngineError) -> ApiError:
     """What the client is told of an error that the engine raised."""
     if isinstance(error, ContextOverflowError):
-        return context_overflow(error.context, f"{error.prompt_tokens} tokens")
+        return context_overflow(error.context, error.prompt_tokens)
     if isinstance(error, BadRequestError):
         return ApiError(400, str(error), param="response_format" if error.param == "grammar" else error.param)
     if isinstance(error, QueueFullError):
@@ -103,11 +155,11 @@ def install(app: FastAPI) -> None:
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return error.response()
+        return error.response(request.scope)
 
     async def engine_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, EngineError)
-        return from_engine(error).response()
+        return from_engine(error).response(request.scope)
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -118,14 +170,14 @@ def install(app: FastAPI) -> None:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "other methods")
             message = f"There is no {where} here; that path takes {allowed}."
-        return ApiError(error.status_code, message, headers=error.headers).response()
+        return ApiError(error.status_code, message, headers=error.headers).response(request.scope)
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # nobody reads it
 
     async def unexpected(request: Request, error: Exception) -> Response:
         log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-        return ApiError(500, "The server failed on this request; its log has the details.").response()
+        return ApiError(500, "The server failed on this request; its log has the details.").response(request.scope)
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(EngineError, engine_error)

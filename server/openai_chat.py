@@ -11,20 +11,23 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.events import FinishEvent, TokenEvent, TokenLogprob
+from engine.events import TokenLogprob
 from engine.handle import EngineHandle
+from server.answer import Answer, Whole, by_row, gather, logprobs_of
+from server.backend import Backend
 from server.chat_request import ChatPlan, plan_chat
 from server.errors import ApiError
-from server.generation import Batch, ClientGone, Generation, Generations, failure
+from server.generation import Batch, ClientGone, failure
 from server.headers import ignored_header, source
-from server.limits import Limits
-from server.openai_shapes import Choice, ToolTags, WholeChoice, logprobs, usage
+from server.openai_shapes import choice, logprobs, usage
+from server.pieces import Piece, Reasoning, Text
 from server.stream import EventStream, data
 
 
-def routes(engine: EngineHandle, generations: Generations, limits: Limits) -> APIRouter:
+def routes(backend: Backend) -> APIRouter:
     """The endpoint under its two paths."""
     router = APIRouter()
+    engine, generations = backend.engine, backend.generations
 
     @router.post("/v1/chat/completions")
     @router.post("/chat/completions", include_in_schema=False)
@@ -32,42 +35,31 @@ def routes(engine: EngineHandle, generations: Generations, limits: Limits) -> AP
         raw = await request.body()
         completion_id = "chatcmpl-" + secrets.token_hex(12)
         who = source(request.headers.get("user-agent", ""))
-        plan = await asyncio.to_thread(plan_chat, engine, limits, raw, completion_id, who)
+        plan = await asyncio.to_thread(plan_chat, backend, raw, completion_id, who)
         generation = generations.submit(plan.requests)
+        headers = ignored_header(plan.ignored)
         if plan.stream:
-            return EventStream(generations, generation, ChatChunks(plan, engine), ignored_header(plan.ignored))
+            return EventStream(generations, generation, ChatChunks(plan, engine), headers)
         async with generations.watched(generation, request.receive):
             try:
-                return await _whole(plan, engine, generation)
+                answers = await gather(engine, generation, [Answer(engine.chat, plan.tools) for _ in plan.requests])
             except ClientGone:
                 return Response(status_code=499)  # nobody reads it
+        return Response(to_json(_whole(plan, answers)), 200, headers, "application/json")
 
     return router
 
 
-async def _whole(plan: ChatPlan, engine: EngineHandle, generation: Generation) -> Response:
-    created = int(time.time())
-    tags = tool_tags(engine)
-    choices = [WholeChoice(Choice(index, tags)) for index in range(len(plan.requests))]
-    finished: dict[int, FinishEvent] = {}
-    async for batch in generation.batches():
-        for index, event in batch:
-            choices[index].add(event)
-            if isinstance(event, FinishEvent):
-                finished[index] = event
-                error = failure(event, engine)
-                if error is not None:
-                    raise error
-    body = {
+def _whole(plan: ChatPlan, answers: list[Whole]) -> dict[str, Any]:
+    return {
         "id": plan.id,
         "object": "chat.completion",
-        "created": created,
+        "created": int(time.time()),
         "model": plan.model,
         "system_fingerprint": None,
-        "choices": [choice.body(plan.logprobs) for choice in choices],
-        "usage": usage([finished[index].usage for index in range(len(choices))]),
+        "choices": [choice(index, answer, plan.logprobs) for index, answer in enumerate(answers)],
+        "usage": usage([answer.usage for answer in answers]),
     }
-    return Response(to_json(body), 200, ignored_header(plan.ignored), "application/json")
 
 
 class ChatChunks:
@@ -76,8 +68,7 @@ class ChatChunks:
     def __init__(self, plan: ChatPlan, engine: EngineHandle) -> None:
         self._plan = plan
         self._engine = engine
-        tags = tool_tags(engine)
-        self._choices = [Choice(index, tags) for index in range(len(plan.requests))]
+        self._answers = [Answer(engine.chat, plan.tools) for _ in plan.requests]
         self._head = {
             "id": plan.id,
             "object": "chat.completion.chunk",
@@ -87,30 +78,26 @@ class ChatChunks:
         }
 
     def begin(self) -> Iterator[bytes]:
-        for choice in self._choices:
-            yield self._chunk(choice.index, {"role": "assistant", "content": ""})
+        for index in range(len(self._answers)):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
 
     def step(self, batch: Batch) -> Iterator[bytes]:
-        rows: dict[int, list[TokenEvent | FinishEvent]] = {}
-        for index, event in batch:
-            rows.setdefault(index, []).append(event)
-        for index, events in rows.items():
-            choice = self._choices[index]
-            pieces = choice.take(events)
-            tokens = [token for event in events if isinstance(event, TokenEvent) for token in event.logprobs]
-            yield from self._deltas(index, pieces, tokens)
-            if choice.finish is not None:
-                error = failure(choice.finish, self._engine)
+        for index, events in by_row(batch):
+            answer = self._answers[index]
+            pieces = answer.take(events)
+            yield from self._deltas(index, pieces, logprobs_of(events))
+            if answer.finish is not None:
+                error = failure(answer.finish, self._engine)
                 if error is not None:
                     raise error
-                yield self._chunk(index, {}, finish_reason=choice.finish.reason)
+                yield self._chunk(index, {}, finish_reason=answer.reason)
 
     def silence(self) -> Iterator[bytes]:
         yield b": waiting\n\n"
 
     def end(self) -> Iterator[bytes]:
         if self._plan.include_usage:
-            rows = [choice.finish.usage for choice in self._choices if choice.finish is not None]
+            rows = [answer.finish.usage for answer in self._answers if answer.finish is not None]
             yield data({**self._head, "choices": [], "usage": usage(rows)})
         yield b"data: [DONE]\n\n"
 
@@ -118,14 +105,16 @@ class ChatChunks:
         yield data(error.body)
         yield b"data: [DONE]\n\n"
 
-    def _deltas(self, index: int, pieces: list[tuple[str, str]], tokens: list[TokenLogprob]) -> Iterator[bytes]:
+    def _deltas(self, index: int, pieces: list[Piece], tokens: list[TokenLogprob]) -> Iterator[bytes]:
         """One chunk, or more where text goes back to reasoning: within a delta clients read reasoning first."""
         delta: dict[str, str] = {}
-        for name, text in pieces:
+        for piece in pieces:
+            if not isinstance(piece, Text | Reasoning):
+                continue
             if "content" in delta:
                 yield self._chunk(index, delta, tokens)
                 delta, tokens = {}, []
-            delta[name] = text
+            delta["content" if isinstance(piece, Text) else "reasoning_content"] = piece.text
         if delta or tokens:
             yield self._chunk(index, delta or {"content": ""}, tokens)
 
@@ -146,12 +135,3 @@ class ChatChunks:
         if self._plan.include_usage:
             chunk["usage"] = None
         return data(chunk)
-
-
-def tool_tags(engine: EngineHandle) -> ToolTags:
-    """The model's own text around a tool call."""
-    chat = engine.chat
-    if chat.tool_ids is None:
-        return ToolTags("", "")
-    opening, closing = chat.tool_ids
-    return ToolTags(chat.decode([opening]), chat.decode([closing]))

@@ -14,6 +14,7 @@ import uvicorn
 from engine.events import Event, FailedEvent
 from engine.handle import EngineHandle
 from server.app import create_app
+from server.backend import Backend
 from server.errors import ApiError
 from server.generation import Generations
 from server.health import failure_reason
@@ -69,7 +70,7 @@ class ServerThread:
         for name in ("uvicorn", "server"):
             logging.getLogger(name).addHandler(logging.NullHandler())
         config = uvicorn.Config(
-            create_app(self._engine, self._generations, self._limits),
+            create_app(Backend(self._engine, self._generations, self._limits)),
             http="h11",  # httptools takes headers of 20 MB
             ws="none",
             lifespan="off",

@@ -31,16 +31,19 @@ class Guard:
         if scope["type"] != "http":
             # The server runs without WebSockets and lifespan; a route for one must first learn these checks.
             return
-        request_id = b"req_" + secrets.token_hex(12).encode()
+        request_id = "req_" + secrets.token_hex(12)
+        scope["request_id"] = request_id
+
+        ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 
         refusal = self._refusal(scope)
         if refusal is not None:
-            await refusal.response()(scope, receive, send_with_id)
+            await refusal.response(scope)(scope, receive, send_with_id)
         else:
             await self.app(scope, _bounded(receive, self.limits.body_bytes), send_with_id)
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from scripted_engine import CONTEXT, VOCAB, ScriptedEngine
 
 from engine.errors import EngineError
+from server.backend import Backend
 from server.chat_request import ChatFields, ChatPlan, plan_chat
 from server.errors import ApiError, from_engine
+from server.generation import Generations
 from server.jsonbody import parse
 from server.limits import Limits
 
@@ -70,7 +72,8 @@ bodies = st.fixed_dictionaries(
 
 def plan(engine: ScriptedEngine, body: object) -> ChatPlan:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return plan_chat(engine, Limits(), raw, "chatcmpl-test", "api")
+    limits = Limits()
+    return plan_chat(Backend(engine, Generations(engine, limits), limits), raw, "chatcmpl-test", "api")
 
 
 def outcome(engine: ScriptedEngine, body: object) -> ChatPlan | ApiError:

@@ -1,0 +1,87 @@
+"""One form of what a client asks, whatever API it came through, and the one way from there to engine requests."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from pydantic_core import to_json
+
+from engine.handle import ModelInfo
+from engine.request import SEED_MODULUS, Grammar, Request, Sampling
+from server.backend import Backend
+from server.conversation import Turn
+from server.errors import context_overflow
+from server.limits import Limits
+from server.tools import Tools
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A checked question to the model.
+
+    Attributes:
+        turns: the conversation, as `server.conversation` has it. tools: what may be called.
+        max_tokens: most that the answer may have; None means what the context leaves. More than that is cut to it.
+        seed: any integer. logprobs: None for none, else how many alternatives beside each token.
+        answer: what the text of the answer must look like; None leaves it free.
+        n: answers wanted. source: who asks, for the screens.
+    """
+
+    turns: list[Turn]
+    sampling: Sampling
+    tools: Tools = field(default_factory=Tools)
+    thinking: bool = True
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    answer: Grammar | None = None
+    n: int = 1
+    source: str = "api"
+
+
+def prompt_of(backend: Backend, model: ModelInfo, ask: Ask) -> tuple[int, ...]:
+    """Token ids of the conversation. Slow for long ones, so it belongs off the event loop.
+
+    Raises:
+        ApiError: for more than the context can hold. BadRequestError: from the model's template.
+    """
+    _refuse_endless(ask.turns, model.context, backend.limits)
+    shown = [tool.shown for tool in ask.tools.offered]
+    prompt = backend.engine.chat.render(ask.turns, thinking=ask.thinking, tools=shown or None)
+    if len(prompt) >= model.context:
+        raise context_overflow(model.context, len(prompt))
+    return prompt
+
+
+def requests_of(backend: Backend, model: ModelInfo, ask: Ask, request_id: str) -> tuple[Request, ...]:
+    """An engine request for each answer wanted, the first with `request_id`. Raises as `prompt_of`."""
+    prompt = prompt_of(backend, model, ask)
+    first = Request(
+        prompt=prompt,
+        sampling=ask.sampling,
+        max_tokens=None if ask.max_tokens is None else min(ask.max_tokens, model.context - len(prompt)),
+        stop=ask.stop,
+        seed=None if ask.seed is None else ask.seed % SEED_MODULUS,
+        ignore_eos=ask.ignore_eos,
+        logprobs=ask.logprobs,
+        grammar=ask.answer,
+        source=ask.source,
+        id=request_id,
+    )
+    first.check(model.vocab_size)
+    return tuple(_siblings(first, ask.n))
+
+
+def _refuse_endless(turns: list[Turn], context: int, limits: Limits) -> None:
+    """Refuse text that can not fit by far, before tokenising it keeps a core busy for minutes."""
+    size = len(to_json(turns))
+    if size > max(limits.prompt_bytes, 8 * context):
+        raise context_overflow(context, size, unit="bytes of text, which is more than can fit")
+
+
+def _siblings(first: Request, n: int) -> Iterable[Request]:
+    """One request an answer. Answer 0 is what n = 1 would give; the others count the seed up."""
+    for index in range(n):
+        seed = None if first.seed is None else (first.seed + index) % SEED_MODULUS
+        yield first if index == 0 else replace(first, seed=seed, id=f"{first.id}-{index}")
