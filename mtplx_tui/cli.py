@@ -25,9 +25,11 @@ from mtplx_tui.commands.common import (
     ModeOption,
     ProfileOption,
 )
+from mtplx_tui.commands.connect import connect
 from mtplx_tui.commands.doctor import doctor
 from mtplx_tui.commands.inspect import inspect
 from mtplx_tui.commands.serve import serve
+from mtplx_tui.commands.servers import status, stop
 from mtplx_tui.commands.tui import tui
 from mtplx_tui.commands.tune import tune
 from mtplx_tui.commands.verify import verify
@@ -40,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ask, serve, verify, tune, inspect, doctor):
+for command in (ask, serve, status, stop, connect, verify, tune, inspect, doctor):
     app.command(epilog=exit_codes.HELP)(command)
 app.add_typer(bench, name="bench", epilog=exit_codes.HELP)
 app.add_typer(cache, name="cache", epilog=exit_codes.HELP)

@@ -30,3 +30,8 @@ def log_file() -> Path:
 def timings_file() -> Path:
     """What the engine timed on this machine, to choose the fastest of several ways to do a thing."""
     return platformdirs.user_cache_path(APP, appauthor=False) / "timings.json"
+
+
+def servers_folder() -> Path:
+    """A file for each server of ours that runs on this machine."""
+    return platformdirs.user_state_path(APP, appauthor=False) / "servers"

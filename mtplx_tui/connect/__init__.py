@@ -1,0 +1,1 @@
+"""What other programs must be told to use our server."""
