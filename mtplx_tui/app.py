@@ -1,5 +1,6 @@
 """The Textual application: themes, size classes, and the life of what the screens share."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,8 +13,11 @@ from textual.binding import Binding, BindingType
 from engine.handle import EngineHandle
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import GlyphName, glyph_set
+from mtplx_tui.pace import Pace
 from mtplx_tui.recorder import Recorder
-from mtplx_tui.screens.chat import MIN_HEIGHT, MIN_WIDTH, PANEL_WIDTH, ChatScreen
+from mtplx_tui.rooms import CHAT, TABS
+from mtplx_tui.screens.chat import ChatScreen
+from mtplx_tui.screens.room import MIN_HEIGHT, MIN_WIDTH, PANEL_WIDTH, Room
 from mtplx_tui.services import Services
 from mtplx_tui.store import Store
 from mtplx_tui.themes import THEMES, default_theme
@@ -33,7 +37,10 @@ class MtplxApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (PANEL_WIDTH, "-wide")]  # noqa: RUF012  Textual's own type
     VERTICAL_BREAKPOINTS = [(0, "-low"), (MIN_HEIGHT, "-short"), (32, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "leave", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "leave", show=False, priority=True),
+        *(Binding(tab.key, f"room('{tab.name}')", tab.title, show=False, priority=True) for tab in TABS),
+    ]
 
     def __init__(
         self,
@@ -46,9 +53,11 @@ class MtplxApp(App[None]):
         wall: Callable[[], datetime] = datetime.now,
     ) -> None:
         super().__init__()
-        self.services = Services(handle, Bridge(handle), Recorder(store), glyph_set(glyphs), clock, wall, server_line)
-        self._notice = store.notice
-        self._chat: ChatScreen | None = None
+        self.services = Services(
+            handle, Bridge(handle), Recorder(store), glyph_set(glyphs), clock, wall, server_line, store.notice
+        )
+        self._pace = Pace()
+        self._next_beat: asyncio.TimerHandle | None = None
         self._tuned = ExitStack()
         for theme in THEMES:
             self.register_theme(theme)
@@ -57,13 +66,36 @@ class MtplxApp(App[None]):
         self.set_class(glyphs == "ascii", "-ascii")
 
     def on_mount(self) -> None:
-        self._chat = ChatScreen(self.services, self._notice)
-        self.push_screen(self._chat)
+        self.chat = ChatScreen(self.services)
+        self.install_screen(self.chat, CHAT)
+        self.push_screen(CHAT)
         self.call_after_refresh(lambda: self._tuned.enter_context(shared_interpreter()))
+        self.call_after_refresh(self._beat)
 
     def on_unmount(self) -> None:
+        if self._next_beat is not None:
+            self._next_beat.cancel()
         self._tuned.close()
-        if self._chat is not None:
-            self._chat.talk.stop()
+        self.chat.talk.stop()
         self.services.recorder.close()
         self.services.bridge.close()
+
+    def action_room(self, name: str) -> None:
+        """Enter a room. What is open above one must be closed first."""
+        if isinstance(self.screen, Room) and name != self.screen.NAME:
+            make = next(tab.make for tab in TABS if tab.name == name)
+            if make is not None and not self.is_screen_installed(name):
+                self.install_screen(make(self.services), name)
+            self.switch_screen(name)
+
+    def _beat(self) -> None:
+        """Take in what came, draw it, and come back: soon while something runs, 4 times a second while nothing does."""
+        pulled = self.services.bridge.pull()
+        with self.batch_update():
+            self.chat.hear(pulled)
+            for screen in self.screen_stack:
+                if isinstance(screen, Room):
+                    screen.beat(pulled)
+        busy = self.chat.talk.turn is not None or self.services.bridge.state.busy
+        pause = self._pace.next(busy, time.thread_time())
+        self._next_beat = asyncio.get_running_loop().call_later(pause, self.call_next, self._beat)

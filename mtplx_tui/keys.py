@@ -1,5 +1,6 @@
-"""The keys of the chat screen: one table for the bindings, the footer and the help page."""
+"""Keys: one table a room, for its bindings, its footer and its help page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -28,6 +29,7 @@ CHAT_KEYS = (
     Key("ctrl+j", "^J", None, None, "new line in the message (Shift+Enter too, where the terminal tells them apart)"),
     Key("escape", "Esc", "stop", None, "stop the answer; what came is kept"),
     Key("f1", "F1", "help", "help", "this page"),
+    Key("f2", "F2-F7", None, None, "the rooms of the workbench, as the tabs say"),
     Key("ctrl+n", "^N", "new_session", "new", "new chat; the old one stays saved"),
     Key("ctrl+o", "^O", "sessions", "chats", "saved chats, to go on with one"),
     Key(
@@ -43,19 +45,28 @@ CHAT_KEYS = (
 )
 
 
-def bindings() -> list[Binding]:
-    """Those that are actions of the screen or the app."""
+WORKBENCH_KEYS = (
+    Key("f1", "F1", "help", "help", "this page"),
+    Key("f2", "F2-F7", None, "rooms", "the other rooms: chat, dashboard and so on, as the tabs say"),
+    Key("ctrl+p", "^P", "command_palette", "palette", "all commands, and the colour themes"),
+    Key("ctrl+q", "^Q", "quit", "quit", "leave; chats are saved"),
+)
+"""Keys that every room but the chat begins with; the chat has its own words for them."""
+
+
+def bindings(keys: Sequence[Key]) -> list[Binding]:
+    """Those that are actions of the room."""
     return [
         Binding(key.key, key.action, key.help, show=False, priority=True)
-        for key in CHAT_KEYS
+        for key in keys
         if key.action not in (None, "command_palette", "quit")
     ]
 
 
-def footer(width: int) -> Line:
+def footer(keys: Sequence[Key], width: int) -> Line:
     """The keys that the footer shows, in one line."""
     spans: list[Span] = []
-    for key in CHAT_KEYS:
+    for key in keys:
         if key.footer:
             spans += [(" ", ""), (key.shown, "accent strong"), (f" {key.footer} ", "muted")]
     return fit(merge(spans), width, "")

@@ -7,7 +7,8 @@ from datetime import datetime
 from engine.errors import EngineError
 from engine.handle import EngineHandle, ModelInfo
 from mtplx_tui.bridge import Bridge
-from mtplx_tui.glyphs import Glyphs
+from mtplx_tui.glyphs import Glyphs, one_line
+from mtplx_tui.layout.spans import Line
 from mtplx_tui.recorder import Recorder
 
 
@@ -18,6 +19,7 @@ class Services:
     Attributes:
         clock: monotonic seconds, on the time base of the engine's events. wall: the time of day.
         server_line: the server's address, or why there is none, in words.
+        notice: what the user must be told at the start, or None.
     """
 
     handle: EngineHandle
@@ -27,6 +29,20 @@ class Services:
     clock: Callable[[], float]
     wall: Callable[[], datetime]
     server_line: Callable[[], str]
+    notice: str | None
+
+    def standing(self) -> Line:
+        """The model, and what the engine does, for the right end of a room's tabs."""
+        state = self.handle.state
+        active = self.bridge.state.active
+        word = f"{active} running" if state == "ready" and active else state.upper()
+        model = self.model()
+        name = one_line(model.name, self.glyphs) if model else self.bridge.state.stage if state == "loading" else ""
+        return (
+            (name, "muted"),
+            ("  ", ""),
+            (word, "error strong" if state in ("failed", "closed") else "accent strong"),
+        )
 
     def model(self) -> ModelInfo | None:
         """The loaded model, or None while there is none to use."""

@@ -143,6 +143,11 @@ class EngineState:
     def busy(self) -> bool:
         return bool(self._active)
 
+    @property
+    def active(self) -> int:
+        """How many requests have come and not ended."""
+        return len(self._active)
+
     def request(self, request_id: str) -> RequestFacts | None:
         return self._active.get(request_id) or self._done.get(request_id)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from textual import on, work
@@ -9,15 +10,17 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.events import Resize
-from textual.screen import Screen
 from textual.widgets import Static
 
+from mtplx_tui.bridge import Pulled
 from mtplx_tui.conversation import Phase
 from mtplx_tui.drafts import Draft
-from mtplx_tui.keys import bindings, footer
-from mtplx_tui.pace import Pace
-from mtplx_tui.screens.figures import Figures
-from mtplx_tui.screens.help import HelpScreen
+from mtplx_tui.glyphs import one_line
+from mtplx_tui.keys import CHAT_KEYS, bindings
+from mtplx_tui.layout.spans import Line
+from mtplx_tui.rooms import CHAT
+from mtplx_tui.screens.figures import Figures, chat_figures
+from mtplx_tui.screens.room import EDGE_ROWS, PANEL_WIDTH, Room
 from mtplx_tui.screens.sessions import SessionsScreen
 from mtplx_tui.services import Services
 from mtplx_tui.store import SessionRow, Store, StoreError
@@ -31,43 +34,31 @@ from mtplx_tui.widgets.transcript import Transcript
 QUIT_TWICE_S = 2.0
 COLLECT_AFTER_S = 1.0
 HISTORY_SESSIONS = 10
-MIN_WIDTH, MIN_HEIGHT = 80, 24
-PANEL_WIDTH = 110
-EDGE_ROWS = 3
-"""The two lines at the top and the one at the bottom, between which the panel stands."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Room):
+    NAME = CHAT
+    KEYS = CHAT_KEYS
     CSS_PATH = "chat.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
-    BLANK = True
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(CHAT_KEYS)]
     AUTO_FOCUS = "#composer"
 
-    def __init__(self, services: Services, notice: str | None = None) -> None:
-        super().__init__()
-        self.services = services
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
         self.talk = Talk(services.handle, services.bridge, services.recorder)
-        self._notice = notice
         self._failure: str | None = None
-        self._problem: str | None = None
         self._settled = False
         self._ready = False
         self._interrupted_at = -QUIT_TWICE_S
-        self._pace = Pace()
-        self._next_tick: asyncio.TimerHandle | None = None
 
-    def compose(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         glyphs = self.services.glyphs
-        # Flat on purpose: each container is one more layer that every repaint goes through, row by row.
-        yield Lines(glyphs, id="top")
         yield Lines(glyphs, id="panel")
-        yield Lines(glyphs, id="foot")
         yield Transcript(glyphs, id="transcript")
         yield Lines(glyphs, id="status")
         with Horizontal(id="compose"):
             yield Static(">", id="prompt", markup=False)
             yield Composer(glyphs, id="composer")
-        yield Static(id="too-small", markup=False)
 
     def on_mount(self) -> None:
         glyphs = self.services.glyphs
@@ -78,42 +69,39 @@ class ChatScreen(Screen[None]):
         compose.border_title = "message"
         compose.border_subtitle = f" {glyphs.dot} ".join(("Enter send", "^J newline", "Esc stop"))
         self.transcript.add(Welcome())
-        if self._notice:
-            self.transcript.add(Notice(self._notice, "warn"))
+        if self.services.notice:
+            self.transcript.add(Notice(self.services.notice, "warn"))
         self._load_history()
-        self._tick()
 
     def on_resize(self, event: Resize) -> None:
-        width, height = event.size
-        self.query_one("#too-small", Static).update(
-            f"This screen needs {MIN_WIDTH}x{MIN_HEIGHT} characters.\n"
-            f"The terminal has {width}x{height} now: make it larger.\n\nNothing is lost meanwhile. ^Q leaves."
-        )
-        self.query_one("#panel").styles.height = max(height - EDGE_ROWS, 0)
-        self.query_one("#foot", Lines).show([footer(width)])
+        super().on_resize(event)
+        self.query_one("#panel").styles.height = max(event.size.height - EDGE_ROWS, 0)
         self.call_after_refresh(self.figures.draw)
 
-    # The pull
+    def subject(self) -> str:
+        prompts = self.talk.conversation.prompts()
+        return one_line(prompts[0].strip()[:200].split("\n")[0], self.services.glyphs) if prompts else "new chat"
 
-    def _tick(self) -> None:
-        """Take in what came, draw it, and come back: soon while something runs, 4 times a second while nothing does."""
-        pulled = self.services.bridge.pull()
+    def note(self) -> Line:
+        return self.figures.note()
+
+    def figures_help(self) -> Sequence[tuple[str, str]]:
+        return chat_figures(self.services.glyphs)
+
+    # What came
+
+    def hear(self, pulled: Pulled) -> None:
+        """Take in what came for this chat, whichever room is seen."""
         turn = self.talk.turn
-        with self.app.batch_update():
-            if turn is not None:
-                self._advance(turn, self.talk.take(pulled) is not None)
-            self._tell_failure()
-            self.figures.update(bool(pulled.events), pulled.finish is not None)
+        if turn is not None:
+            self._advance(turn, self.talk.take(pulled) is not None)
+        self._tell_failure()
         if not self._ready and self.services.model() is not None:
             self._ready = True
             self.set_timer(COLLECT_AFTER_S, self._collect)
-        busy = self.talk.turn is not None or self.services.bridge.state.busy
-        pause = self._pace.next(busy, time.thread_time())
-        self._next_tick = asyncio.get_running_loop().call_later(pause, self.call_next, self._tick)
 
-    def on_unmount(self) -> None:
-        if self._next_tick is not None:
-            self._next_tick.cancel()
+    def beat(self, pulled: Pulled) -> None:
+        self.figures.update(bool(pulled.events), pulled.finish is not None)
 
     def _advance(self, turn: Turn, ended: bool) -> None:
         if turn.phase is Phase.LOADING and self.services.model() is not None:
@@ -297,9 +285,6 @@ class ChatScreen(Screen[None]):
             return
         self.toggle_class("-no-panel")
         self.call_after_refresh(self.figures.draw)
-
-    def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(self.services.glyphs))
 
 
 def _recent_prompts(store: Store) -> list[str]:

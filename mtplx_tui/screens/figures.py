@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 from engine.errors import EngineError
 from engine.handle import ModelInfo
 from mtplx_tui.conversation import Phase
+from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.spans import Line
 from mtplx_tui.services import Services
-from mtplx_tui.state import Snapshot
 from mtplx_tui.talk import Talk
 from mtplx_tui.widgets.lines import Lines
 from mtplx_tui.widgets.panel import SERIES_BINS, Surroundings, panel_lines
-from mtplx_tui.widgets.status import status_line, top_lines
+from mtplx_tui.widgets.status import status_line
 from mtplx_tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
-    from textual.screen import Screen
+    from mtplx_tui.screens.room import Room
 
 FIGURES_S = 0.3
 """Between two updates while something runs. Text comes more often; nobody reads figures faster."""
@@ -25,10 +25,10 @@ FIGURES_S = 0.3
 class Figures:
     """Holds the widgets that it draws into. All figures of one drawing come from one snapshot."""
 
-    def __init__(self, screen: "Screen[None]", services: Services, talk: Talk) -> None:
+    def __init__(self, screen: "Room", services: Services, talk: Talk) -> None:
         self._services = services
         self._talk = talk
-        self._top = screen.query_one("#top", Lines)
+        self._screen = screen
         self._status = screen.query_one("#status", Lines)
         self._panel = screen.query_one("#panel", Lines)
         self._transcript = screen.query_one(Transcript)
@@ -54,8 +54,7 @@ class Figures:
         snapshot = services.bridge.state.snapshot(services.clock(), max(self._panel.size.height, 1), SERIES_BINS)
         model = services.model()
         glyphs = services.glyphs
-        width = self._top.size.width
-        self._top.show(top_lines(self._title(), self._model_name(model), self.state_word(snapshot), width, glyphs))
+        self._screen.draw_top()
         self._status.show([status_line(snapshot, model, self._hint(), self._status.size.width, glyphs)])
         if self._panel.size.width:
             around = Surroundings(model, services.server_line(), self._saved(), services.recorder.problem)
@@ -73,7 +72,14 @@ class Figures:
             return str(error)
         return None
 
-    def state_word(self, snapshot: Snapshot) -> str:
+    def note(self) -> Line:
+        """The model, and what the chat or the engine does, for the right end of the tabs."""
+        word = self.state_word()
+        name = one_line(self._model_name(self._services.model()), self._services.glyphs)
+        role = "error strong" if word in ("FAILED", "CLOSED") else "accent strong"
+        return ((name, "muted"), ("  ", ""), (word, role))
+
+    def state_word(self) -> str:
         """What the engine does, in one word or two."""
         state = self._services.handle.state
         phase = self._talk.phase
@@ -81,8 +87,8 @@ class Figures:
             return state.upper()
         if state == "loading" and phase in (Phase.IDLE, Phase.LOADING):
             return Phase.LOADING.value
-        if phase is Phase.IDLE and snapshot.active:
-            others = len(snapshot.active)
+        others = self._services.bridge.state.active
+        if phase is Phase.IDLE and others:
             return f"{Phase.IDLE.value} +{others} outside"
         return phase.value
 
@@ -90,10 +96,6 @@ class Figures:
         if model is not None:
             return model.name
         return self._services.bridge.state.stage if self._services.handle.state == "loading" else ""
-
-    def _title(self) -> str:
-        prompts = self._talk.conversation.prompts()
-        return prompts[0].strip()[:200].split("\n")[0] if prompts else "new chat"
 
     def _hint(self) -> Line:
         if self._services.recorder.problem is not None:
@@ -108,3 +110,18 @@ class Figures:
         if saved_at is None or session is None:
             return ""
         return f"chat {session} {self._services.glyphs.dot} saved"
+
+
+def chat_figures(glyphs: Glyphs) -> list[tuple[str, str]]:
+    """Each figure on the chat screen, with what it means and over what it is taken."""
+    return [
+        ("tok/s", "tokens of this answer a second, over the last 2 s; when it is done, over all after the first"),
+        ("/step", "tokens that a verify step gave, mean over this answer: accepted drafts and one of the model's own"),
+        ("acc", "drafts accepted, of those that were judged; drafts behind a refused one are not judged"),
+        ("ctx", "tokens in this chat's cache, of those the model can hold"),
+        ("TTFT", "time to first token: from Enter to the first token of the answer"),
+        (f"{glyphs.accepted} {glyphs.refused} {glyphs.unused} {glyphs.bonus}",
+         "one verify step: accepted, first refused (the model's own token took its place), not judged, bonus token"),
+        (f"[was{glyphs.arrow}is]", "the refused draft and the token that took its place"),
+        ("d1, d2", "how often drafts held up to that depth (1..d), and at it, given that those before held (at d)"),
+    ]  # fmt: skip

@@ -1,5 +1,6 @@
 """What the keys do and what the figures mean."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -8,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from mtplx_tui.glyphs import Glyphs
-from mtplx_tui.keys import CHAT_KEYS
+from mtplx_tui.keys import Key
 from mtplx_tui.layout.spans import Line, wrap
 from mtplx_tui.widgets.lines import Lines
 
@@ -17,33 +18,22 @@ TEXT_WIDTH = 62
 """With the names and the frame as wide as the narrowest terminal allows."""
 
 
-def figures_help(glyphs: Glyphs) -> list[tuple[str, str]]:
-    """Each figure on the chat screen, with what it means and over what it is taken."""
-    return [
-        ("tok/s", "tokens of this answer a second, over the last 2 s; when it is done, over all after the first"),
-        ("/step", "tokens that a verify step gave, mean over this answer: accepted drafts and one of the model's own"),
-        ("acc", "drafts accepted, of those that were judged; drafts behind a refused one are not judged"),
-        ("ctx", "tokens in this chat's cache, of those the model can hold"),
-        ("TTFT", "time to first token: from Enter to the first token of the answer"),
-        (f"{glyphs.accepted} {glyphs.refused} {glyphs.unused} {glyphs.bonus}",
-         "one verify step: accepted, first refused (the model's own token took its place), not judged, bonus token"),
-        (f"[was{glyphs.arrow}is]", "the refused draft and the token that took its place"),
-        ("d1, d2", "how often drafts held up to that depth (1..d), and at it, given that those before held (at d)"),
-    ]  # fmt: skip
-
-
 class HelpScreen(ModalScreen[None]):
     CSS_PATH = "modal.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q", "dismiss", "close", show=False)]
 
-    def __init__(self, glyphs: Glyphs) -> None:
+    def __init__(self, glyphs: Glyphs, keys: Sequence[Key], figures: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self._glyphs = glyphs
+        self._keys = keys
+        self._figures = figures
 
     def compose(self) -> ComposeResult:
-        keys = [(key.shown, key.help) for key in CHAT_KEYS]
+        keys = [(key.shown, key.help) for key in self._keys]
         page = Lines(self._glyphs, id="page")
-        lines = [*_section("Keys", keys), (), *_section("Figures", figures_help(self._glyphs))]
+        lines = _section("Keys", keys)
+        if self._figures:
+            lines += [(), *_section("Figures", self._figures)]
         page.show(lines)
         page.styles.height = len(lines)
         box = VerticalScroll(page, id="box")
@@ -52,7 +42,7 @@ class HelpScreen(ModalScreen[None]):
         yield box
 
 
-def _section(title: str, rows: list[tuple[str, str]]) -> list[Line]:
+def _section(title: str, rows: Sequence[tuple[str, str]]) -> list[Line]:
     lines: list[Line] = [((title, "heading"),)]
     for name, text in rows:
         first, *rest = wrap([(text, "")], TEXT_WIDTH)

@@ -1,4 +1,4 @@
-"""The one-line status and the top line, from a snapshot."""
+"""The one-line status of the chat, from a snapshot."""
 
 from engine.handle import ModelInfo
 from mtplx_tui.charts.bars import meter
@@ -32,11 +32,3 @@ def _figures(row: RequestRow, model: ModelInfo | None, snapshot: Snapshot, glyph
     if others > 0:
         spans += [(f"  +{others} more", "warn")]
     return tuple(spans)
-
-
-def top_lines(title: str, model: str, state: str, width: int, glyphs: Glyphs) -> list[Line]:
-    """Program and chat at the left, model and state at the right; a rule below."""
-    left: Line = ((" mtplx-tui", "title"), (f"  {one_line(title, glyphs)}", "muted"))
-    role = "error strong" if state in ("FAILED", "CLOSED") else "accent strong"
-    right: Line = ((one_line(model, glyphs), "muted"), ("  ", ""), (state, role), (" ", ""))
-    return [spread(left, right, width, glyphs.ellipsis), ((glyphs.rule * width, "rule"),)]

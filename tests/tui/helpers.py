@@ -26,9 +26,7 @@ async def until(_: Pilot[None], true: Callable[[], object], what: str = "") -> N
 
 
 def chat(app: MtplxApp) -> ChatScreen:
-    screen = app.screen_stack[1]
-    assert isinstance(screen, ChatScreen)
-    return screen
+    return app.chat
 
 
 def transcript(app: MtplxApp) -> Transcript:

@@ -1,0 +1,44 @@
+"""The rooms of the workbench: their keys, their names, and where each is made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mtplx_tui.glyphs import Glyphs
+from mtplx_tui.layout.spans import Line, Span, merge
+
+if TYPE_CHECKING:
+    from mtplx_tui.screens.room import Room
+    from mtplx_tui.services import Services
+
+WIDE_TABS = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """A room's place in the row of tabs.
+
+    Attributes:
+        name: Textual's name of the screen. key: as Textual calls it. title, short: where there is room and where not.
+        make: makes the room; called when it is first entered. None for the chat, which is always there.
+    """
+
+    name: str
+    key: str
+    title: str
+    short: str
+    make: "Callable[[Services], Room] | None"
+
+
+CHAT = "chat"
+TABS = (Tab(CHAT, "f2", "Chat", "Chat", None),)
+
+
+def tab_line(here: str, width: int, glyphs: Glyphs) -> Line:
+    """All tabs, the present one in brackets."""
+    spans: list[Span] = []
+    for tab in TABS:
+        number = tab.key.upper() if width >= WIDE_TABS else tab.key[1:]
+        text = f"{number} {tab.title}" if width >= WIDE_TABS else f"{number}{tab.short}"
+        spans.append((f"[{text}]", "accent strong") if tab.name == here else (f" {text} ", "muted"))
+    return merge(spans)
