@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from engine.handle import EngineHandle
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import GlyphName, glyph_set
+from mtplx_tui.logs import LogTail
 from mtplx_tui.pace import Pace
 from mtplx_tui.recorder import Recorder
 from mtplx_tui.rooms import CHAT, TABS
@@ -54,7 +55,15 @@ class MtplxApp(App[None]):
     ) -> None:
         super().__init__()
         self.services = Services(
-            handle, Bridge(handle), Recorder(store), glyph_set(glyphs), clock, wall, server_line, store.notice
+            handle,
+            Bridge(handle),
+            Recorder(store),
+            glyph_set(glyphs),
+            clock,
+            wall,
+            server_line,
+            store.notice,
+            LogTail(),
         )
         self._pace = Pace()
         self._next_beat: asyncio.TimerHandle | None = None
@@ -66,6 +75,7 @@ class MtplxApp(App[None]):
         self.set_class(glyphs == "ascii", "-ascii")
 
     def on_mount(self) -> None:
+        self.services.log.attach()
         self.chat = ChatScreen(self.services)
         self.install_screen(self.chat, CHAT)
         self.push_screen(CHAT)
@@ -79,6 +89,7 @@ class MtplxApp(App[None]):
         self.chat.talk.stop()
         self.services.recorder.close()
         self.services.bridge.close()
+        self.services.log.detach()
 
     def action_room(self, name: str) -> None:
         """Enter a room. What is open above one must be closed first."""

@@ -2,9 +2,11 @@
 
 import logging
 import os
+from collections import deque
 from pathlib import Path
 
 MAX_BYTES = 5_000_000
+LINES_KEPT = 500
 
 
 def open_log(path: Path) -> int:
@@ -33,3 +35,25 @@ def log_to(path: Path) -> None:
 class _LogHandler(logging.FileHandler):
     def _open(self):  # type: ignore[no-untyped-def]  # typeshed names the type of its own stream class only
         return os.fdopen(open_log(Path(self.baseFilename)), "a", encoding="utf-8", errors="backslashreplace")
+
+
+class LogTail(logging.Handler):
+    """The last lines of this program's own log, for a screen to show; appended to from any thread."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-5s %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record).split("\n")[0])
+
+    def attach(self) -> None:
+        """Hear the engine, the server and the screens."""
+        for name in ("engine", "server", "mtplx_tui"):
+            logging.getLogger(name).addHandler(self)
+            logging.getLogger(name).setLevel(logging.INFO)
+
+    def detach(self) -> None:
+        for name in ("engine", "server", "mtplx_tui"):
+            logging.getLogger(name).removeHandler(self)

@@ -35,3 +35,8 @@ def timings_file() -> Path:
 def servers_folder() -> Path:
     """A file for each server of ours that runs on this machine."""
     return platformdirs.user_state_path(APP, appauthor=False) / "servers"
+
+
+def exports_folder() -> Path:
+    """What the screens write on request: chats, figures, pictures."""
+    return platformdirs.user_documents_path() / APP

@@ -30,8 +30,17 @@ class Tab:
     make: "Callable[[Services], Room] | None"
 
 
+def _dashboard(services: "Services") -> "Room":
+    from mtplx_tui.screens.dashboard import DashboardScreen
+
+    return DashboardScreen(services)
+
+
 CHAT = "chat"
-TABS = (Tab(CHAT, "f2", "Chat", "Chat", None),)
+TABS = (
+    Tab(CHAT, "f2", "Chat", "Chat", None),
+    Tab("dashboard", "f3", "Dash", "Dash", _dashboard),
+)
 
 
 def tab_line(here: str, width: int, glyphs: Glyphs) -> Line:

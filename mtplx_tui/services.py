@@ -9,6 +9,7 @@ from engine.handle import EngineHandle, ModelInfo
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.spans import Line
+from mtplx_tui.logs import LogTail
 from mtplx_tui.recorder import Recorder
 
 
@@ -19,7 +20,7 @@ class Services:
     Attributes:
         clock: monotonic seconds, on the time base of the engine's events. wall: the time of day.
         server_line: the server's address, or why there is none, in words.
-        notice: what the user must be told at the start, or None.
+        notice: what the user must be told at the start, or None. log: the program's own last lines.
     """
 
     handle: EngineHandle
@@ -30,6 +31,7 @@ class Services:
     wall: Callable[[], datetime]
     server_line: Callable[[], str]
     notice: str | None
+    log: LogTail
 
     def standing(self) -> Line:
         """The model, and what the engine does, for the right end of a room's tabs."""

@@ -46,6 +46,7 @@ class RequestFacts:
     phase: Phase = "wait"
     read: int = 0
     cached: int = 0
+    miss: str = ""
     out: int = 0
     steps: int = 0
     drafted: int = 0
@@ -76,7 +77,8 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One request as the screens list it. `place` counts the waiting ones from 1; `age` in seconds."""
+    """One request as the screens list it. `place` counts the waiting ones from 1; `age` in seconds; `ended` is the
+    reason for which it did, `miss` why no more of the prompt came from the cache."""
 
     id: str
     source: str
@@ -93,6 +95,8 @@ class RequestRow:
     depth: int
     tokens_per_step: float | None
     acceptance: float | None
+    ended: str
+    miss: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class Snapshot:
         steps: its latest steps, newest first.
         depths: its acceptance by depth over `window` steps.
         series: tokens a second of all requests together in bins of half a second, oldest first.
+        active: requests that have come and not ended, the oldest first. done: those that ended last, newest first.
         running, waiting: how many requests are in the engine's batch, and in its queue.
     """
 
@@ -113,6 +118,7 @@ class Snapshot:
     window: int
     series: tuple[float, ...]
     active: tuple[RequestRow, ...]
+    done: tuple[RequestRow, ...]
 
     @property
     def running(self) -> int:
@@ -163,7 +169,8 @@ class EngineState:
                 )
             case PrefillEvent():
                 if facts := self._active.get(event.request_id):
-                    facts.phase, facts.read, facts.cached = "prefill", event.done, event.cached
+                    facts.phase, facts.read = "prefill", event.done
+                    facts.cached, facts.miss = event.cached, event.miss
                     facts.context = event.done
             case FinishEvent():
                 if facts := self._active.pop(event.request_id, None):
@@ -229,6 +236,7 @@ class EngineState:
             active=tuple(
                 _row(facts, now, next(places) if facts.phase == "wait" else None) for facts in self._active.values()
             ),
+            done=tuple(_row(facts, now, None) for facts in reversed(self._done.values())),
         )
 
     def _watched(self) -> RequestFacts | None:
@@ -266,6 +274,8 @@ def _row(facts: RequestFacts, now: float, place: int | None) -> RequestRow:
         depth=facts.depth,
         tokens_per_step=facts.emitted / facts.steps if facts.steps else None,
         acceptance=facts.accepted / facts.judged if facts.judged else None,
+        ended=finish.reason if finish else "",
+        miss=facts.miss,
     )
 
 

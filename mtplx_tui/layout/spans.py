@@ -14,7 +14,7 @@ ROLES = (
     "muted", "faint", "strong", "em", "strike", "accent", "title", "rule",
     "accept", "refuse", "bonus", "warn", "error", "you", "think",
     "heading", "bullet", "quote", "link", "code", "source", "frame",
-    "keyword", "string", "number", "comment", "name",
+    "keyword", "string", "number", "comment", "name", "cursor",
 )  # fmt: skip
 """Every role the style sheet knows; the empty role is plain text."""
 

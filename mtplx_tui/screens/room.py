@@ -12,7 +12,8 @@ from mtplx_tui.bridge import Pulled
 from mtplx_tui.keys import Key, footer
 from mtplx_tui.layout.spans import Line, fit, spread
 from mtplx_tui.rooms import tab_line
-from mtplx_tui.screens.help import HelpScreen
+from mtplx_tui.screens.help import help_lines
+from mtplx_tui.screens.page import PageScreen
 from mtplx_tui.services import Services
 from mtplx_tui.widgets.lines import Lines
 
@@ -85,4 +86,4 @@ class Room(Screen[None]):
         self.call_after_refresh(self.draw_top)
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(self.services.glyphs, self.KEYS, self.figures_help()))
+        self.app.push_screen(PageScreen(self.services.glyphs, "help", help_lines(self.KEYS, self.figures_help())))

@@ -1,0 +1,1 @@
+"""What the dashboard draws: boxes of lines, from one frozen view."""
