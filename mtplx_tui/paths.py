@@ -40,3 +40,8 @@ def servers_folder() -> Path:
 def exports_folder() -> Path:
     """What the screens write on request: chats, figures, pictures."""
     return platformdirs.user_documents_path() / APP
+
+
+def benchmarks_folder() -> Path:
+    """Results of benchmarks that were started in the workbench."""
+    return platformdirs.user_data_path(APP, appauthor=False) / "benchmarks"

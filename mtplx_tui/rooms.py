@@ -36,10 +36,24 @@ def _dashboard(services: "Services") -> "Room":
     return DashboardScreen(services)
 
 
+def _tune(services: "Services") -> "Room":
+    from mtplx_tui.screens.tune import TuneScreen
+
+    return TuneScreen(services)
+
+
+def _bench(services: "Services") -> "Room":
+    from mtplx_tui.screens.bench import BenchScreen
+
+    return BenchScreen(services)
+
+
 CHAT = "chat"
 TABS = (
     Tab(CHAT, "f2", "Chat", "Chat", None),
     Tab("dashboard", "f3", "Dash", "Dash", _dashboard),
+    Tab("tune", "f5", "Tune", "Tune", _tune),
+    Tab("bench", "f6", "Bench", "Bench", _bench),
 )
 
 

@@ -153,7 +153,7 @@ def _left(row: RequestRow, glyphs: Glyphs) -> str:
         return f"#{row.place}"
     if row.phase == "prefill":
         share = row.read / row.prompt_tokens if row.prompt_tokens else 0.0
-        return f"{share:.0%} {meter(share, 4, glyphs)}"
+        return f"{share:.0%} {meter(share, 3, glyphs)}"
     return row.ended
 
 

@@ -36,11 +36,12 @@ class Room(Screen[None]):
     def __init__(self, services: Services) -> None:
         super().__init__()
         self.services = services
+        self._top = Lines(services.glyphs, id="top")
 
     def compose(self) -> ComposeResult:
         glyphs = self.services.glyphs
         # Flat on purpose: each container is one more layer that every repaint goes through, row by row.
-        yield Lines(glyphs, id="top")
+        yield self._top
         yield Lines(glyphs, id="foot")
         yield from self.compose_body()
         yield Static(id="too-small", markup=False)
@@ -68,13 +69,12 @@ class Room(Screen[None]):
     def draw_top(self) -> None:
         """Draw the tabs and the rule; equal lines cost a comparison."""
         glyphs = self.services.glyphs
-        top = self.query_one("#top", Lines)
-        width = top.size.width
+        width = self._top.size.width
         tabs = spread(tab_line(self.NAME, width, glyphs), (*self.note(), (" ", "")), width, glyphs.ellipsis)
         title = fit(((self.subject(), "muted"),), max(width - 8, 0), glyphs.ellipsis) if self.subject() else ()
         named = ((glyphs.rule * 2 + " ", "rule"), *title, (" ", "rule")) if title else ()
         used = sum(len(text) for text, _ in named) if named else 0
-        top.show([tabs, (*named, (glyphs.rule * max(width - used, 0), "rule"))])
+        self._top.show([tabs, (*named, (glyphs.rule * max(width - used, 0), "rule"))])
 
     def on_resize(self, event: Resize) -> None:
         width, height = event.size

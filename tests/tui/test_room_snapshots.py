@@ -1,16 +1,20 @@
 """What the rooms look like, as SVG. After `pytest tests/tui --snapshot-update`, look at each picture."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import ask, until
 from scripted_handle import Play, ScriptedHandle
+from test_runs import keep, speed, tuning
 from textual.pilot import Pilot
 
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.machine import Machine
+from mtplx_tui.runs.job import Job
 from mtplx_tui.screens import dashboard
+from mtplx_tui.screens.job_room import JobRoom
 from mtplx_tui.widgets.lines import Lines
 
 MakeApp = Callable[..., MtplxApp]
@@ -53,3 +57,33 @@ def test_dashboard(snap_compare: Any, make_app: MakeApp, handle: ScriptedHandle,
         await pilot.pause()
 
     assert snap_compare(make_app(glyphs), terminal_size=size, run_before=scene)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
+@pytest.mark.parametrize("room", ["tune", "bench"])
+def test_measurements(
+    snap_compare: Any,
+    make_app: MakeApp,
+    room: str,
+    size: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    keep("older", speed(96, "2026-11-29T10:00:00+00:00"))
+    keep("newer", speed(120))
+
+    async def scene(pilot: Pilot[None]) -> None:
+        await pilot.press({"tune": "f5", "bench": "f6"}[room])
+        await until(pilot, lambda: isinstance(pilot.app.screen, JobRoom))
+        screen = pilot.app.screen
+        assert isinstance(screen, JobRoom)
+        if room == "tune":
+            job = Job(["cache", "list"])
+            job.wait(60)
+            job.result, job._took, job.arguments = tuning(2), 74.0, ("tune",)
+            screen.job = job
+            await until(pilot, lambda: " kept" in screen.query_one("#page", Lines).text)
+        await pilot.pause()
+
+    assert snap_compare(make_app(), terminal_size=size, run_before=scene)

@@ -1,0 +1,92 @@
+"""A room in which a measurement runs in a process of its own."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.events import Resize
+
+from mtplx_tui.bridge import Pulled
+from mtplx_tui.charts.numbers import seconds
+from mtplx_tui.layout.spans import Line
+from mtplx_tui.runs.job import Job
+from mtplx_tui.screens.room import EDGE_ROWS, Room
+from mtplx_tui.services import Services
+from mtplx_tui.widgets.lines import Lines
+
+DRAW_S = 0.5
+"""A measurement is not to be disturbed by the screen that shows it."""
+
+
+class JobRoom(Room):
+    """Draws a page of lines from `job`, twice a second while it runs and once when it has ended."""
+
+    FIGURES: ClassVar[tuple[tuple[str, str], ...]]
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.job: Job | None = None
+        self._page = Lines(services.glyphs, id="page")
+        self._drawn_at = 0.0
+        self._drawn: object = None
+
+    def compose_body(self) -> ComposeResult:
+        yield self._page
+
+    def draw_page(self, width: int, height: int) -> list[Line]:
+        raise NotImplementedError
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        self._page.styles.height = max(event.size.height - EDGE_ROWS, 0)
+        self.call_after_refresh(self.draw)
+
+    def on_screen_resume(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def on_unmount(self) -> None:
+        if self.job is not None:
+            self.job.stop()
+
+    def beat(self, pulled: Pulled) -> None:
+        self.draw_top()
+        state = self.job.state if self.job else None
+        running = state == "running" and time.monotonic() - self._drawn_at >= DRAW_S
+        if running or state != self._drawn:
+            if state != self._drawn and state in ("done", "failed"):
+                self.ended()
+            self.draw()
+
+    def ended(self) -> None:
+        """The job has ended by itself."""
+
+    def draw(self) -> None:
+        self._drawn_at = time.monotonic()
+        self._drawn = self.job.state if self.job else None
+        self._page.show(self.draw_page(*self._page.size))
+
+    def subject(self) -> str:
+        job = self.job
+        return "" if job is None else f"{' '.join(job.arguments[:2])}: {job.state}, {seconds(job.seconds)}"
+
+    def figures_help(self) -> Sequence[tuple[str, str]]:
+        return self.FIGURES
+
+    def begin(self, make: Callable[[], Job]) -> None:
+        """Start a measurement, unless one runs or the engine is busy with answers that would disturb it."""
+        if self.job is not None and self.job.state == "running":
+            self.notify("A measurement runs. x stops it.", markup=False)
+        elif self.services.bridge.state.busy:
+            self.notify("The engine is answering; a measurement now would be worth nothing. Try again after it.",
+                        severity="warning", markup=False)  # fmt: skip
+        else:
+            self.job = make()
+            self.draw()
+
+    def action_stop(self) -> None:
+        if self.job is None or self.job.state != "running":
+            self.notify("Nothing runs.", markup=False)
+            return
+        self.job.stop()
+        self.draw()
