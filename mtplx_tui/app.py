@@ -10,9 +10,9 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from engine.handle import EngineHandle
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import GlyphName, glyph_set
+from mtplx_tui.link import Link
 from mtplx_tui.logs import LogTail
 from mtplx_tui.pace import Pace
 from mtplx_tui.recorder import Recorder
@@ -26,7 +26,7 @@ from mtplx_tui.tuning import shared_interpreter
 
 
 class MtplxApp(App[None]):
-    """Chat with the engine behind `handle`. The caller makes the handle and the store, and closes them afterwards.
+    """Chat with the engine behind `link`. The caller makes the link and the store, and closes them afterwards.
 
     Args:
         server_line: gives the server's address, or why there is none, in words; asked again now and then.
@@ -45,7 +45,7 @@ class MtplxApp(App[None]):
 
     def __init__(
         self,
-        handle: EngineHandle,
+        link: Link,
         store: Store,
         server_line: Callable[[], str],
         glyphs: GlyphName = "unicode",
@@ -55,8 +55,8 @@ class MtplxApp(App[None]):
     ) -> None:
         super().__init__()
         self.services = Services(
-            handle,
-            Bridge(handle),
+            link,
+            Bridge(link),
             Recorder(store),
             glyph_set(glyphs),
             clock,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.events import Event, FinishEvent, Span, TokenEvent
-from engine.handle import EngineHandle
+from mtplx_tui.link import Link
 from mtplx_tui.state import EngineState
 
 
@@ -28,11 +28,11 @@ NOTHING = Pulled(0, (), None)
 class Bridge:
     """Pulls events on the screens' own time. All methods but the engine's append belong to the UI thread."""
 
-    def __init__(self, handle: EngineHandle) -> None:
+    def __init__(self, link: Link) -> None:
         self.state = EngineState()
         self._events: deque[Event] = deque()
         self._followed: str | None = None
-        self._unlisten: Callable[[], None] = handle.listen(self._events.append)
+        self._unlisten: Callable[[], None] = link.listen(self._events.append)
 
     def follow(self, request_id: str) -> None:
         """Collect this request's text from now on; call it before the request is submitted.

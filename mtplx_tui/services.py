@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from engine.errors import EngineError
-from engine.handle import EngineHandle, ModelInfo
+from engine.handle import ModelInfo
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.spans import Line
+from mtplx_tui.link import Link
 from mtplx_tui.logs import LogTail
 from mtplx_tui.recorder import Recorder
 
@@ -23,7 +24,7 @@ class Services:
         notice: what the user must be told at the start, or None. log: the program's own last lines.
     """
 
-    handle: EngineHandle
+    link: Link
     bridge: Bridge
     recorder: Recorder
     glyphs: Glyphs
@@ -35,7 +36,7 @@ class Services:
 
     def standing(self) -> Line:
         """The model, and what the engine does, for the right end of a room's tabs."""
-        state = self.handle.state
+        state = self.link.state
         active = self.bridge.state.active
         word = f"{active} running" if state == "ready" and active else state.upper()
         model = self.model()
@@ -48,9 +49,9 @@ class Services:
 
     def model(self) -> ModelInfo | None:
         """The loaded model, or None while there is none to use."""
-        if self.handle.state != "ready":
+        if self.link.state != "ready":
             return None
         try:
-            return self.handle.model
+            return self.link.model
         except EngineError:
             return None

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from engine.errors import EngineError
 from engine.events import FinishEvent
-from engine.handle import EngineHandle
-from engine.request import Request
 from mtplx_tui.bridge import Bridge, Pulled
 from mtplx_tui.conversation import Conversation, Phase
 from mtplx_tui.drafts import Draft
+from mtplx_tui.link import Link, Question
 from mtplx_tui.recorder import Recorder, SessionRef, TurnRecord
 from mtplx_tui.store import MessageRow
 from mtplx_tui.widgets.blocks import Answer, Notice, UserMessage
@@ -38,8 +37,8 @@ class Turn:
 class Talk:
     """The conversation and the turn that runs, if one does."""
 
-    def __init__(self, handle: EngineHandle, bridge: Bridge, recorder: Recorder) -> None:
-        self._handle = handle
+    def __init__(self, link: Link, bridge: Bridge, recorder: Recorder) -> None:
+        self._link = link
         self._bridge = bridge
         self._recorder = recorder
         self.turn: Turn | None = None
@@ -72,29 +71,24 @@ class Talk:
         Tokenising a long text takes a while, so it happens off the screen's thread.
         """
         turn.phase = Phase.RENDERING
+        question = Question(self.conversation.messages())
         try:
-            prompt = await asyncio.to_thread(self._handle.chat.render, self.conversation.messages())
-            if turn.withdrawn:
-                return None
-            model = self._handle.model
-            request = Request(prompt=prompt, sampling=model.sampling, source="chat")
-            self.conversation.session.model = self.conversation.session.model or model.name
+            self.conversation.session.model = self.conversation.session.model or self._link.model.name
             record = TurnRecord(self.conversation.session, turn.text)
-            self._bridge.follow(request.id)
-            turn.phase = Phase.QUEUED
-            await asyncio.to_thread(self._handle.submit, request, record.on_event)
+            self._bridge.follow(question.id)
+            await asyncio.to_thread(self._link.ask, question, record.on_event)
         except EngineError as error:
             return str(error)
         except Exception as error:  # whatever it is, what the user wrote must come back to them
             return f"This message could not be sent: {type(error).__name__}: {error}"
-        self._started(turn, request.id, record)
+        self._started(turn, question.id, record)
         return None
 
     def _started(self, turn: Turn, request_id: str, record: TurnRecord) -> None:
         turn.request_id = request_id
         self._recorder.start(record)
         if turn.phase is Phase.STOPPING:  # Esc came while the engine was taking it in
-            self._handle.cancel(request_id)
+            self._link.cancel(request_id)
 
     def withdraw(self, turn: Turn) -> Draft:
         """Take an unsent message out again; gives what goes back into the composer."""
@@ -111,7 +105,7 @@ class Talk:
         if turn.phase is not Phase.STOPPING:
             turn.phase = Phase.STOPPING
             if turn.request_id is not None:
-                self._handle.cancel(turn.request_id)
+                self._link.cancel(turn.request_id)
         return True
 
     def take(self, pulled: Pulled) -> FinishEvent | None:

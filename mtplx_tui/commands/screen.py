@@ -42,6 +42,7 @@ def _run(settings: dict[str, Any]) -> int:
     guarded.stop_on_signals(lambda number: sys.exit(exit_codes.SIGNALLED + number))
     from engine.engine import ThreadEngine
     from mtplx_tui.app import MtplxApp
+    from mtplx_tui.link import LocalLink
     from mtplx_tui.options import EngineOptions
     from mtplx_tui.saved_tuning import with_saved_tuning
     from mtplx_tui.store import Store, StoreError
@@ -54,7 +55,7 @@ def _run(settings: dict[str, Any]) -> int:
     config = replace(EngineOptions(**settings["options"]).config(), cache_folder=paths.prefixes_folder())
     engine = ThreadEngine(with_saved_tuning(config))
     server = LateServer(engine)
-    app = MtplxApp(engine, store, lambda: server.line, glyphs="ascii" if settings["ascii"] else "unicode")
+    app = MtplxApp(LocalLink(engine), store, lambda: server.line, glyphs="ascii" if settings["ascii"] else "unicode")
 
     def stop(number: int) -> None:
         try:

@@ -45,7 +45,7 @@ class ChatScreen(Room):
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
-        self.talk = Talk(services.handle, services.bridge, services.recorder)
+        self.talk = Talk(services.link, services.bridge, services.recorder)
         self._failure: str | None = None
         self._settled = False
         self._ready = False
@@ -155,7 +155,7 @@ class ChatScreen(Room):
 
     @on(Composer.Submitted)
     def _send(self, event: Composer.Submitted) -> None:
-        state = self.services.handle.state
+        state = self.services.link.state
         if self.talk.turn is not None:
             self._say("An answer is still being written. Esc stops it; then Enter sends this.")
         elif state in ("failed", "closed"):

@@ -128,7 +128,7 @@ class DashboardScreen(Room):
         if row is None or row.phase == "done":
             self.notify("The chosen request has ended.", markup=False)
             return
-        self.services.handle.cancel(row.id)
+        self.services.link.cancel(row.id)
         self.notify(f"Cancelled {row.id}.", markup=False)
 
     def action_detail(self) -> None:

@@ -40,7 +40,7 @@ class Figures:
         """Draw if it is time to: now and then while something runs, and at once when a standing fact changed."""
         services = self._services
         recorder = services.recorder
-        facts = (services.handle.state, services.bridge.state.stage, services.server_line(), recorder.problem,
+        facts = (services.link.state, services.bridge.state.stage, services.server_line(), recorder.problem,
                  recorder.saved_at, self._talk.phase, self._transcript.following)  # fmt: skip
         self._stale = self._stale or news or services.bridge.state.busy
         if ended or facts != self._drawn or (self._stale and time.monotonic() - self._drawn_at >= FIGURES_S):
@@ -64,10 +64,10 @@ class Figures:
         """Why no model runs, where none does and none will."""
         if self._services.bridge.state.failure is not None:
             return self._services.bridge.state.failure
-        if self._services.handle.state != "failed":
+        if self._services.link.state != "failed":
             return None
         try:
-            self._services.handle.model  # noqa: B018  the load's error is what is asked for
+            self._services.link.model  # noqa: B018  the load's error is what is asked for
         except EngineError as error:
             return str(error)
         return None
@@ -81,7 +81,7 @@ class Figures:
 
     def state_word(self) -> str:
         """What the engine does, in one word or two."""
-        state = self._services.handle.state
+        state = self._services.link.state
         phase = self._talk.phase
         if state in ("failed", "closed"):
             return state.upper()
@@ -95,7 +95,7 @@ class Figures:
     def _model_name(self, model: ModelInfo | None) -> str:
         if model is not None:
             return model.name
-        return self._services.bridge.state.stage if self._services.handle.state == "loading" else ""
+        return self._services.bridge.state.stage if self._services.link.state == "loading" else ""
 
     def _hint(self) -> Line:
         if self._services.recorder.problem is not None:

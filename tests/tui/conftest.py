@@ -9,6 +9,7 @@ from scripted_handle import Clock, ScriptedHandle
 
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.glyphs import GlyphName
+from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
 from mtplx_tui.themes import DARK
 
@@ -40,7 +41,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def make_app(handle: ScriptedHandle, store: Store, clock: Clock) -> Callable[..., MtplxApp]:
     def make(glyphs: GlyphName = "unicode") -> MtplxApp:
-        app = MtplxApp(handle, store, lambda: SERVER, glyphs, clock=clock, wall=lambda: datetime(2026, 1, 5, 16, 2))
+        app = MtplxApp(
+            LocalLink(handle), store, lambda: SERVER, glyphs, clock=clock, wall=lambda: datetime(2026, 1, 5, 16, 2)
+        )
         app.theme = DARK.name  # whatever the terminal is that the tests run in
         return app
 

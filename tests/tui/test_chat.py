@@ -18,6 +18,7 @@ from textual.pilot import Pilot
 
 from engine.events import LoadEvent, ReadyEvent
 from mtplx_tui.app import MtplxApp
+from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
 from mtplx_tui.themes import LIGHT
 from mtplx_tui.widgets.transcript import PAGE_BLOCKS
@@ -512,7 +513,7 @@ class TestChats:
     async def test_a_notice_of_the_store_is_shown(self, handle: ScriptedHandle, clock: Clock, tmp_path: Path) -> None:
         (tmp_path / "bad.db").write_bytes(b"not a database at all" * 100)
         store = Store(tmp_path / "bad.db")
-        app = MtplxApp(handle, store, lambda: "", clock=clock)
+        app = MtplxApp(LocalLink(handle), store, lambda: "", clock=clock)
         async with app.run_test(size=WIDE) as pilot:
             await shown(pilot, "were damaged")
         store.close()

@@ -12,6 +12,7 @@ from engine.engine import ThreadEngine
 from engine.events import Event, FinishEvent, TokenEvent
 from engine.request import Request
 from mtplx_tui.app import MtplxApp
+from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def app(engine: ThreadEngine, store: Store) -> MtplxApp:
-    return MtplxApp(engine, store, lambda: "http://127.0.0.1:8000/v1")
+    return MtplxApp(LocalLink(engine), store, lambda: "http://127.0.0.1:8000/v1")
 
 
 async def test_it_thinks_answers_shows_its_steps_and_is_stored(app: MtplxApp, store: Store) -> None:
