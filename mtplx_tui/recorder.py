@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from engine.events import Event, FinishEvent, TokenEvent
-from mtplx_tui.store import Store, StoreError
+from mtplx_tui.store import HEAD, Store, StoreError
 
 CHECKPOINT_S = 0.5
 RETRY_S = 3.0
@@ -26,23 +26,43 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class SessionRef:
-    """A session of the store; it gets its id with its first message, so that empty ones are never made."""
+    """A session of the store; it gets its id with its first message, so that empty ones are never made.
+
+    Attributes:
+        system: the system prompt. options: sampling settings by name, of those that were set.
+    """
 
     model: str
+    id: int | None = None
+    system: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class MessageRef:
+    """A message of the store; it gets its id when it is saved. None as a parent means: nothing comes before."""
+
     id: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class TurnRecord:
-    """One user message and its answer, as far as they are known and saved."""
+    """One user message and its answer, as far as they are known and saved.
+
+    Attributes:
+        user: None for another answer to the message that `parent` is. parent: what the turn follows.
+        asked, answer: the two messages, once they are saved.
+    """
 
     session: SessionRef
-    user: str
+    user: str | None
+    parent: MessageRef = field(default_factory=lambda: MessageRef(HEAD))
+    asked: MessageRef = field(default_factory=MessageRef)
+    answer: MessageRef = field(default_factory=MessageRef)
     events: deque[Event] = field(default_factory=deque)
     texts: dict[str, list[str]] = field(default_factory=lambda: {"text": [], "reasoning": [], "tool": []})
     finish: FinishEvent | None = None
     user_saved: bool = False
-    answer_id: int | None = None
     changed: bool = True
 
     def on_event(self, event: Event) -> None:
@@ -68,16 +88,20 @@ class TurnRecord:
     def save(self, store: Store) -> None:
         if self.session.id is None:
             self.session.id = store.new_session(self.session.model)
+            if self.session.system or self.session.options:
+                store.describe(self.session.id, self.session.system, self.session.options)
         if not self.user_saved:
-            store.add_message(self.session.id, "user", self.user)
+            if self.user is not None:
+                self.asked.id = store.add_message(self.session.id, "user", self.user, parent=self.parent.id)
             self.user_saved = True
         if not self.changed:
             return
         values = (self.text("text"), self.text("reasoning"), self._stats(), self.finish.reason if self.finish else None)
-        if self.answer_id is None:
-            self.answer_id = store.add_message(self.session.id, "assistant", *values)
+        if self.answer.id is None:
+            behind = self.parent if self.user is None else self.asked
+            self.answer.id = store.add_message(self.session.id, "assistant", *values, parent=behind.id)
         else:
-            store.update_message(self.answer_id, *values)
+            store.update_message(self.answer.id, *values)
         self.changed = False
 
     def _stats(self) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ The file is in WAL mode and each call is one transaction, so a killed process lo
 and two programs may share it.
 """
 
-import json
+import re
 import sqlite3
 import threading
 import time
@@ -27,10 +27,13 @@ from mtplx_tui.store_file import (
     set_aside,
     turn_to_open,
 )
+from mtplx_tui.store_text import pack, pack_json, title, unpack, unpack_json
 
 __all__ = [
+    "HEAD",
     "MessageRow",
     "Role",
+    "SessionFacts",
     "SessionRow",
     "Store",
     "StoreCorruptError",
@@ -42,13 +45,17 @@ __all__ = [
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
-
-TITLE_CHARS = 60
+HEAD = -1
+"""Stands for the end of the path that is shown, as the parent of a new message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A conversation in the list. `updated` is in unix seconds; `title` is empty before the first user message."""
+    """A conversation in the list. `updated` is in unix seconds; `title` is empty before the first user message.
+
+    Attributes:
+        messages: all there are, versions that are not shown included.
+    """
 
     id: int
     title: str
@@ -59,7 +66,12 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One message. `stats` and `finish_reason` belong to finished answers of the assistant."""
+    """One message. `stats` and `finish_reason` belong to finished answers of the assistant.
+
+    Attributes:
+        parent: the message that it follows; None for a first one.
+        version, versions: its place, from 1, among those that follow the same message, and how many these are.
+    """
 
     id: int
     role: Role
@@ -67,6 +79,20 @@ class MessageRow:
     reasoning: str
     stats: dict[str, Any] | None
     finish_reason: str | None
+    parent: int | None = None
+    version: int = 1
+    versions: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What belongs to a conversation as a whole. `options` are sampling settings by name, of those that were set."""
+
+    id: int
+    title: str
+    model: str
+    system: str
+    options: dict[str, Any]
 
 
 class Store:
@@ -107,7 +133,7 @@ class Store:
     def new_session(self, model: str) -> int:
         """Start a conversation and give its id."""
         with self._write() as db:
-            row = db.execute("INSERT INTO sessions (model, updated) VALUES (?, ?)", (_pack(model), time.time()))
+            row = db.execute("INSERT INTO sessions (model, updated) VALUES (?, ?)", (pack(model), time.time()))
             return _row_id(row)
 
     def sessions(self, limit: int = 200) -> list[SessionRow]:
@@ -116,16 +142,32 @@ class Store:
             SELECT id, title, model, updated, (SELECT COUNT(*) FROM messages WHERE session_id = sessions.id)
             FROM sessions ORDER BY updated DESC, id DESC LIMIT ?
         """
-        return [SessionRow(i, _unpack(t), _unpack(m), at, n) for i, t, m, at, n in self._rows(query, limit)]
+        return [SessionRow(i, unpack(t), unpack(m), at, n) for i, t, m, at, n in self._rows(query, limit)]
+
+    def facts(self, session_id: int) -> SessionFacts:
+        """Raises StoreError where there is no such session."""
+        query = "SELECT id, title, model, system, options FROM sessions WHERE id = ?"
+        for i, name, model, system, options in self._rows(query, session_id):
+            return SessionFacts(i, unpack(name), unpack(model), unpack(system), unpack_json(options) or {})
+        raise _no_session(session_id)
 
     def messages(self, session_id: int) -> list[MessageRow]:
-        """The messages of one conversation, in order; none for an id that does not exist."""
+        """The path that is shown, from its beginning; none for an id that does not exist."""
         query = """
-            SELECT id, role, content, reasoning, stats, finish_reason FROM messages WHERE session_id = ? ORDER BY id
+            WITH RECURSIVE path (id, depth) AS (
+                SELECT head, 0 FROM sessions WHERE id = ? AND head IS NOT NULL
+                UNION ALL
+                SELECT parent, depth + 1 FROM messages JOIN path USING (id) WHERE parent IS NOT NULL
+            )
+            SELECT m.id, m.role, m.content, m.reasoning, m.stats, m.finish_reason, m.parent,
+                (SELECT COUNT(*) FROM messages AS s
+                 WHERE s.session_id = m.session_id AND s.parent IS m.parent AND s.id <= m.id),
+                (SELECT COUNT(*) FROM messages AS s WHERE s.session_id = m.session_id AND s.parent IS m.parent)
+            FROM path JOIN messages AS m USING (id) ORDER BY depth DESC
         """
         return [
-            MessageRow(i, role, _unpack(content), _unpack(reasoning), json.loads(stats) if stats else None, finish)
-            for i, role, content, reasoning, stats, finish in self._rows(query, session_id)
+            MessageRow(i, role, unpack(content), unpack(reasoning), unpack_json(stats), finish, parent, place, places)
+            for i, role, content, reasoning, stats, finish, parent, place, places in self._rows(query, session_id)
         ]
 
     def add_message(
@@ -136,24 +178,28 @@ class Store:
         reasoning: str = "",
         stats: Mapping[str, Any] | None = None,
         finish_reason: str | None = None,
+        parent: int | None = HEAD,
     ) -> int:
-        """Append a message and give its id. The first user message names the conversation.
+        """Add a message behind `parent`, show the path that ends with it, and give its id.
 
-        Raises StoreError where there is no such session.
+        The first user message names the conversation. Raises StoreError where there is no such session.
         """
         with self._write() as db:
-            if not db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone():
-                raise StoreError(f"There is no saved chat number {session_id}.")
+            head = db.execute("SELECT head FROM sessions WHERE id = ?", (session_id,)).fetchone()
+            if head is None:
+                raise _no_session(session_id)
+            behind = head[0] if parent == HEAD else parent
             row = db.execute(
-                "INSERT INTO messages (session_id, role, content, reasoning, stats, finish_reason)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (session_id, role, _pack(content), _pack(reasoning), _pack_stats(stats), finish_reason),
+                "INSERT INTO messages (session_id, role, content, reasoning, stats, finish_reason, parent)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (session_id, role, pack(content), pack(reasoning), pack_json(stats), finish_reason, behind),
             )
-            db.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), session_id))
+            made = _row_id(row)
+            db.execute("UPDATE sessions SET updated = ?, head = ? WHERE id = ?", (time.time(), made, session_id))
             if role == "user":
-                title = _pack(_title(content))
-                db.execute("UPDATE sessions SET title = ? WHERE id = ? AND title = ''", (title, session_id))
-            return _row_id(row)
+                name = pack(title(content))
+                db.execute("UPDATE sessions SET title = ? WHERE id = ? AND title = ''", (name, session_id))
+            return made
 
     def update_message(
         self,
@@ -167,7 +213,7 @@ class Store:
         with self._write() as db:
             changed = db.execute(
                 "UPDATE messages SET content = ?, reasoning = ?, stats = ?, finish_reason = ? WHERE id = ?",
-                (_pack(content), _pack(reasoning), _pack_stats(stats), finish_reason, message_id),
+                (pack(content), pack(reasoning), pack_json(stats), finish_reason, message_id),
             )
             if not changed.rowcount:
                 raise StoreError(f"There is no saved message number {message_id}.")
@@ -176,9 +222,80 @@ class Store:
                 (time.time(), message_id),
             )
 
-    def _rows(self, query: str, parameter: int) -> list[tuple[Any, ...]]:
+    def version(self, session_id: int, message_id: int, by: int) -> None:
+        """Show the version before (-1) or after (1) a message, and what followed it last; nothing at the ends."""
+        with self._write() as db:
+            found = db.execute(
+                "SELECT id FROM messages WHERE session_id = ? AND parent IS (SELECT parent FROM messages WHERE id = ?)"
+                " ORDER BY id",
+                (session_id, message_id),
+            ).fetchall()
+            ids = [i for (i,) in found]
+            if message_id not in ids:
+                raise StoreError(f"There is no saved message number {message_id}.")
+            end = ids[min(max(ids.index(message_id) + by, 0), len(ids) - 1)]
+            while (
+                after := db.execute("SELECT MAX(id) FROM messages WHERE parent = ?", (end,)).fetchone()[0]
+            ) is not None:
+                end = after
+            db.execute("UPDATE sessions SET head = ? WHERE id = ?", (end, session_id))
+
+    def rename(self, session_id: int, name: str) -> None:
+        """Give a conversation a title; an empty one goes back to its first question."""
+        with self._write() as db:
+            if not name.strip():
+                first = "SELECT content FROM messages WHERE session_id = ? AND role = 'user' ORDER BY id LIMIT 1"
+                name = "".join(unpack(content) for (content,) in db.execute(first, (session_id,)))
+            self._changed(
+                db.execute("UPDATE sessions SET title = ? WHERE id = ?", (pack(title(name)), session_id)), session_id
+            )
+
+    def describe(self, session_id: int, system: str, options: Mapping[str, Any]) -> None:
+        """Set the system prompt and the sampling settings of a conversation."""
+        with self._write() as db:
+            query = "UPDATE sessions SET system = ?, options = ? WHERE id = ?"
+            self._changed(db.execute(query, (pack(system), pack_json(options), session_id)), session_id)
+
+    def delete(self, session_id: int) -> None:
+        """Remove a conversation with all its messages."""
+        with self._write() as db:
+            db.execute("DELETE FROM messages WHERE session_id = ?", (session_id,))
+            self._changed(db.execute("DELETE FROM sessions WHERE id = ?", (session_id,)), session_id)
+
+    def fork(self, session_id: int, message_id: int | None = None) -> int:
+        """Copy the path that is shown, up to a message or whole, into a conversation of its own; gives its id."""
+        facts, rows = self.facts(session_id), self.messages(session_id)
+        if message_id is not None:
+            place = next((place for place, row in enumerate(rows) if row.id == message_id), None)
+            if place is None:
+                raise StoreError(f"There is no saved message number {message_id} in what is shown.")
+            rows = rows[: place + 1]
+        made = self.new_session(facts.model)
+        self.describe(made, facts.system, facts.options)
+        for row in rows:
+            self.add_message(made, row.role, row.content, row.reasoning, row.stats, row.finish_reason)
+        return made
+
+    def search(self, text: str, limit: int = 200) -> list[SessionRow]:
+        """The conversations with this text in their title or a message, the last used first; case is ignored."""
+        wanted = "%" + re.sub("([%_!])", r"!\1", text) + "%"
+        query = """
+            SELECT id, title, model, updated, (SELECT COUNT(*) FROM messages WHERE session_id = sessions.id)
+            FROM sessions WHERE title LIKE ? ESCAPE '!' OR EXISTS (
+                SELECT 1 FROM messages WHERE session_id = sessions.id AND CAST(content AS TEXT) LIKE ? ESCAPE '!'
+            ) ORDER BY updated DESC, id DESC LIMIT ?
+        """
+        return [
+            SessionRow(i, unpack(t), unpack(m), at, n) for i, t, m, at, n in self._rows(query, wanted, wanted, limit)
+        ]
+
+    def _changed(self, cursor: sqlite3.Cursor, session_id: int) -> None:
+        if not cursor.rowcount:
+            raise _no_session(session_id)
+
+    def _rows(self, query: str, *parameters: int | str) -> list[tuple[Any, ...]]:
         with self._lock, self._plain_errors():
-            return self._db.execute(query, (parameter,)).fetchall()
+            return self._db.execute(query, parameters).fetchall()
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
@@ -204,30 +321,10 @@ class Store:
             raise plain(error, self.path) from error
 
 
+def _no_session(session_id: int) -> StoreError:
+    return StoreError(f"There is no saved chat number {session_id}.")
+
+
 def _row_id(cursor: sqlite3.Cursor) -> int:
     assert cursor.lastrowid is not None, "only called after an INSERT"
     return cursor.lastrowid
-
-
-def _pack(text: str) -> str | bytes:
-    """Text as SQLite can take it: lone surrogates, which are not UTF-8, go in as bytes and come back as they were."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
-
-
-def _unpack(value: str | bytes) -> str:
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
-
-
-def _pack_stats(stats: Mapping[str, Any] | None) -> str | None:
-    return None if stats is None else json.dumps(stats)
-
-
-def _title(content: str) -> str:
-    """The first words of a message, on one line, without control characters."""
-    start = content.strip()[: TITLE_CHARS * 4]
-    words = " ".join("".join(c if c.isprintable() else " " for c in start).split())
-    return words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…"

@@ -10,22 +10,39 @@ from pathlib import Path
 
 from engine import database
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_SECONDS = 2.0
 """How long a call waits for another process's write. Writes take milliseconds; more means that something hangs."""
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 SCHEMA = """
 CREATE TABLE sessions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, model TEXT NOT NULL, title TEXT NOT NULL DEFAULT '', updated REAL NOT NULL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, model TEXT NOT NULL, title TEXT NOT NULL DEFAULT '', updated REAL NOT NULL,
+    head INTEGER, system TEXT NOT NULL DEFAULT '', options TEXT
 );
 CREATE INDEX sessions_by_time ON sessions (updated);
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT, session_id INTEGER NOT NULL REFERENCES sessions (id),
-    role TEXT NOT NULL, content TEXT NOT NULL, reasoning TEXT NOT NULL, stats TEXT, finish_reason TEXT
+    role TEXT NOT NULL, content TEXT NOT NULL, reasoning TEXT NOT NULL, stats TEXT, finish_reason TEXT, parent INTEGER
 );
 CREATE INDEX messages_by_session ON messages (session_id, id);
+CREATE INDEX messages_by_parent ON messages (parent);
 """
+"""A session's messages are a tree: each names the one it follows, and the session's `head` is the end of the path that
+is shown."""
+
+TO_VERSION_2 = """
+ALTER TABLE sessions ADD COLUMN head INTEGER;
+ALTER TABLE sessions ADD COLUMN system TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN options TEXT;
+ALTER TABLE messages ADD COLUMN parent INTEGER;
+UPDATE messages SET parent = (
+    SELECT MAX(old.id) FROM messages AS old WHERE old.session_id = messages.session_id AND old.id < messages.id
+);
+UPDATE sessions SET head = (SELECT MAX(id) FROM messages WHERE session_id = sessions.id);
+CREATE INDEX messages_by_parent ON messages (parent);
+"""
+"""Version 1 had a list of messages in each session."""
 
 
 class StoreError(Exception):
@@ -70,6 +87,8 @@ def open_file(path: Path) -> sqlite3.Connection:
             )
         if version == 0:
             db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        if version == 1:
+            db.executescript(f"BEGIN IMMEDIATE; {TO_VERSION_2} PRAGMA user_version = 2; COMMIT;")
     except BaseException:
         db.close()
         raise

@@ -6,16 +6,16 @@ idle -> loading -> rendering -> queued -> prefill -> decode -> idle
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import EngineError
 from engine.events import FinishEvent
 from mtplx_tui.bridge import Bridge, Pulled
-from mtplx_tui.conversation import Conversation, Phase
+from mtplx_tui.conversation import Conversation, Phase, Said
 from mtplx_tui.drafts import Draft
-from mtplx_tui.link import Link, Question
-from mtplx_tui.recorder import Recorder, SessionRef, TurnRecord
-from mtplx_tui.store import MessageRow
+from mtplx_tui.link import Link
+from mtplx_tui.recorder import MessageRef, Recorder, SessionRef, TurnRecord
+from mtplx_tui.store import MessageRow, SessionFacts
 from mtplx_tui.widgets.blocks import Answer, Notice, UserMessage
 
 _PHASES = {"wait": Phase.QUEUED, "prefill": Phase.PREFILL, "decode": Phase.DECODE}
@@ -23,15 +23,28 @@ _PHASES = {"wait": Phase.QUEUED, "prefill": Phase.PREFILL, "decode": Phase.DECOD
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """What was sent and what comes back. `request_id` is set once the engine has it."""
+    """What was sent and what comes back. `request_id` is set once it is on its way.
+
+    Attributes:
+        text: what the user wrote; None where another answer to an earlier message is wanted.
+        replaced: messages that it took off the path, put back if it can not be sent.
+    """
 
     draft: Draft
-    text: str
-    user: UserMessage
+    text: str | None
+    user: UserMessage | None
     answer: Answer
+    parent: MessageRef
+    replaced: list[Said] = field(default_factory=list)
     phase: Phase = Phase.LOADING
     request_id: str | None = None
+    record: TurnRecord | None = None
     withdrawn: bool = False
+
+    @property
+    def blocks(self) -> list[UserMessage | Answer]:
+        """What of the transcript belongs to it."""
+        return [self.answer] if self.user is None else [self.user, self.answer]
 
 
 class Talk:
@@ -53,17 +66,33 @@ class Talk:
         self.conversation = Conversation(SessionRef(""))
         self._bridge.state.own(None)
 
-    def resume(self, session_id: int, model: str, rows: list[MessageRow]) -> None:
-        self.conversation = Conversation.resumed(SessionRef(model, session_id), rows)
+    def resume(self, facts: SessionFacts, rows: list[MessageRow]) -> None:
+        session = SessionRef(facts.model, facts.id, facts.system, dict(facts.options))
+        self.conversation = Conversation.resumed(session, rows)
         self._bridge.state.own(None)
 
     def begin(self, draft: Draft, user: UserMessage, answer: Answer) -> Turn:
         """Take the message into the conversation. `submit` it once the model is loaded."""
         assert self.turn is None
         text = draft.expanded()
+        parent = self.conversation.end
+        self.turn = Turn(draft, text, user, answer, parent)
         self.conversation.ask(text)
-        self.turn = Turn(draft, text, user, answer)
         return self.turn
+
+    def begin_again(self, place: int, answer: Answer) -> Turn:
+        """Have the message at `place`, an answer of the model, made anew; the old one stays as another version."""
+        assert self.turn is None
+        replaced = self.conversation.cut(place)
+        self.turn = Turn(Draft(), None, None, answer, self.conversation.end, replaced)
+        return self.turn
+
+    def begin_instead(self, place: int, draft: Draft, user: UserMessage, answer: Answer) -> Turn:
+        """Send another message in the place of the user's one at `place`; the old one stays as another version."""
+        replaced = self.conversation.cut(place)
+        turn = self.begin(draft, user, answer)
+        turn.replaced = replaced
+        return turn
 
     async def submit(self, turn: Turn) -> str | None:
         """Render the conversation and hand it to the engine; the answer is why that failed, if it did.
@@ -71,21 +100,31 @@ class Talk:
         Tokenising a long text takes a while, so it happens off the screen's thread.
         """
         turn.phase = Phase.RENDERING
-        question = Question(self.conversation.messages())
         try:
-            self.conversation.session.model = self.conversation.session.model or self._link.model.name
-            record = TurnRecord(self.conversation.session, turn.text)
+            model = self._link.model
+            question = self.conversation.question(model.sampling)
+            self.conversation.session.model = self.conversation.session.model or model.name
+            record = TurnRecord(self.conversation.session, turn.text, turn.parent)
             self._bridge.follow(question.id)
+            turn.request_id = question.id
             await asyncio.to_thread(self._link.ask, question, record.on_event)
         except EngineError as error:
             return str(error)
         except Exception as error:  # whatever it is, what the user wrote must come back to them
             return f"This message could not be sent: {type(error).__name__}: {error}"
-        self._started(turn, question.id, record)
+        if turn.withdrawn:
+            self._link.cancel(question.id)
+        else:
+            self._started(turn, question.id, record)
         return None
 
     def _started(self, turn: Turn, request_id: str, record: TurnRecord) -> None:
-        turn.request_id = request_id
+        if turn.text is not None:
+            asked = next(said for said in reversed(self.conversation.said) if said.role == "user")
+            asked.ref = record.asked
+        turn.record = record
+        if self.conversation.said[-1].role == "assistant":  # it began while the engine took the question in
+            self.conversation.said[-1].ref = record.answer
         self._recorder.start(record)
         if turn.phase is Phase.STOPPING:  # Esc came while the engine was taking it in
             self._link.cancel(request_id)
@@ -93,7 +132,9 @@ class Talk:
     def withdraw(self, turn: Turn) -> Draft:
         """Take an unsent message out again; gives what goes back into the composer."""
         turn.withdrawn = True
-        self.conversation.take_back()
+        if turn.text is not None:
+            self.conversation.said.pop()
+        self.conversation.said += turn.replaced
         self.turn = None
         return turn.draft
 
@@ -117,6 +158,8 @@ class Talk:
         answer = turn.answer
         if pulled.spans:
             self.conversation.hear(pulled.spans)
+            if turn.record is not None:
+                self.conversation.said[-1].ref = turn.record.answer
             for span in pulled.spans:
                 answer.append(span.kind, span.text)
         if facts is not None:

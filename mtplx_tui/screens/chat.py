@@ -23,7 +23,7 @@ from mtplx_tui.screens.figures import Figures, chat_figures
 from mtplx_tui.screens.room import EDGE_ROWS, PANEL_WIDTH, Room
 from mtplx_tui.screens.sessions import SessionsScreen
 from mtplx_tui.services import Services
-from mtplx_tui.store import SessionRow, Store, StoreError
+from mtplx_tui.store import MessageRow, SessionFacts, Store, StoreError
 from mtplx_tui.talk import Talk, Turn, resumed_blocks
 from mtplx_tui.tuning import collect
 from mtplx_tui.widgets.blocks import Answer, Block, Notice, UserMessage, Welcome
@@ -169,7 +169,7 @@ class ChatScreen(Room):
         turn = self.talk.begin(draft, UserMessage(draft.expanded(), self.services.wall()), Answer(glyphs, live=True))
         self.composer.put(Draft())
         self.composer.prompts.add(draft)
-        self.transcript.add(turn.user, turn.answer)
+        self.transcript.add(*turn.blocks)
         self._advance(turn, False)
         self.figures.draw()
 
@@ -188,7 +188,7 @@ class ChatScreen(Room):
     def _give_back(self, turn: Turn) -> None:
         """Take an unsent message out of the chat and put it back into the composer."""
         draft = self.talk.withdraw(turn)
-        self.transcript.take_out(turn.user, turn.answer)
+        self.transcript.take_out(*turn.blocks)
         written = self.composer.draft
         self.composer.put(Draft(draft.text + (f"\n{written.text}" if written.text else ""), draft.pastes))
 
@@ -233,9 +233,9 @@ class ChatScreen(Room):
             rows = await asyncio.wrap_future(recorder.call(Store.sessions))
             chosen = await self.app.push_screen_wait(SessionsScreen(rows, self.services.glyphs))
             if chosen is not None:
-                messages = await asyncio.wrap_future(recorder.call(lambda store: store.messages(chosen.id)))
-                self._resume(chosen, resumed_blocks(messages, self._resumed_answer))
-                self.talk.resume(chosen.id, chosen.model, messages)
+                facts, messages = await asyncio.wrap_future(recorder.call(lambda store: _session(store, chosen.id)))
+                self._resume(resumed_blocks(messages, self._resumed_answer))
+                self.talk.resume(facts, messages)
                 self.figures.draw()
         except StoreError as error:
             self._say(str(error), "error")
@@ -249,7 +249,7 @@ class ChatScreen(Room):
     def _resumed_answer(self, reasoning: str, content: str, tool: str) -> Answer:
         return Answer(self.services.glyphs, reasoning, content, tool)
 
-    def _resume(self, row: SessionRow, blocks: list[UserMessage | Answer]) -> None:
+    def _resume(self, blocks: list[UserMessage | Answer]) -> None:
         shown: list[Block] = [*blocks]
         self.transcript.replace(shown or [Welcome()])
         for block in blocks:
@@ -285,6 +285,10 @@ class ChatScreen(Room):
             return
         self.toggle_class("-no-panel")
         self.call_after_refresh(self.figures.draw)
+
+
+def _session(store: Store, session_id: int) -> tuple[SessionFacts, list[MessageRow]]:
+    return store.facts(session_id), store.messages(session_id)
 
 
 def _recent_prompts(store: Store) -> list[str]:

@@ -287,3 +287,115 @@ def test_calls_after_close_are_refused_plainly(path: Path) -> None:
         store.sessions()
     with pytest.raises(StoreError, match="closed"):
         store.new_session("m")
+
+
+class TestVersions:
+    """A conversation is a tree, of which one path is shown."""
+
+    def test_an_answer_has_versions_and_what_followed_each_comes_back_with_it(self, store: Store) -> None:
+        session = store.new_session("m")
+        question = store.add_message(session, "user", "q1")
+        first = store.add_message(session, "assistant", "a1")
+        store.add_message(session, "user", "q2")
+        second = store.add_message(session, "assistant", "another a1", parent=question)
+        assert [row.content for row in store.messages(session)] == ["q1", "another a1"]
+        answer = store.messages(session)[1]
+        assert (answer.version, answer.versions, answer.parent) == (2, 2, question)
+        store.version(session, second, -1)
+        assert [row.content for row in store.messages(session)] == ["q1", "a1", "q2"]
+        store.version(session, first, -1)
+        assert [row.content for row in store.messages(session)] == ["q1", "a1", "q2"], "there is none before the first"
+        store.version(session, first, 1)
+        assert [row.content for row in store.messages(session)] == ["q1", "another a1"]
+
+    def test_a_first_question_can_be_asked_in_another_way(self, store: Store) -> None:
+        session = store.new_session("m")
+        store.add_message(session, "user", "q1")
+        other = store.add_message(session, "user", "q1, better", parent=None)
+        (row,) = store.messages(session)
+        assert (row.id, row.version, row.versions, row.parent) == (other, 2, 2, None)
+
+    def test_versions_of_other_sessions_are_not_counted(self, store: Store) -> None:
+        one, other = store.new_session("m"), store.new_session("m")
+        store.add_message(one, "user", "q")
+        store.add_message(other, "user", "q")
+        assert store.messages(one)[0].versions == 1
+
+    def test_a_fork_is_a_conversation_of_its_own(self, store: Store) -> None:
+        session = store.new_session("m")
+        store.describe(session, "Be brief.", {"temperature": 0.2})
+        store.add_message(session, "user", "q1")
+        answer = store.add_message(session, "assistant", "a1", "hm", {"steps": 3}, "stop")
+        store.add_message(session, "user", "q2")
+        fork = store.fork(session, answer)
+        store.add_message(fork, "user", "q3")
+        assert [row.content for row in store.messages(fork)] == ["q1", "a1", "q3"]
+        assert [row.content for row in store.messages(session)] == ["q1", "a1", "q2"]
+        copied = store.messages(fork)[1]
+        assert (copied.reasoning, copied.stats, copied.finish_reason) == ("hm", {"steps": 3}, "stop")
+        assert (store.facts(fork).system, store.facts(fork).options) == ("Be brief.", {"temperature": 0.2})
+        with pytest.raises(StoreError, match="no saved message"):
+            store.fork(session, 999)
+
+    def test_a_file_of_the_first_format_comes_over_whole(self, path: Path) -> None:
+        path.parent.mkdir()
+        with sqlite3.connect(path) as db:
+            db.executescript(FIRST_FORMAT)
+        store = Store(path)
+        assert [[row.content for row in store.messages(session)] for session in (1, 2, 3)] == [
+            ["a", "b"],
+            ["c", "d"],
+            [],
+        ]
+        assert store.add_message(1, "user", "e") > 0
+        assert [row.content for row in store.messages(1)] == ["a", "b", "e"]
+        store.close()
+
+
+FIRST_FORMAT = """
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, model TEXT NOT NULL, title TEXT NOT NULL DEFAULT '', updated REAL NOT NULL
+);
+CREATE INDEX sessions_by_time ON sessions (updated);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, session_id INTEGER NOT NULL REFERENCES sessions (id),
+    role TEXT NOT NULL, content TEXT NOT NULL, reasoning TEXT NOT NULL, stats TEXT, finish_reason TEXT
+);
+CREATE INDEX messages_by_session ON messages (session_id, id);
+INSERT INTO sessions (id, model, title, updated) VALUES (1, 'm', 'a', 1.0), (2, 'm', 'c', 2.0), (3, 'm', '', 3.0);
+INSERT INTO messages (session_id, role, content, reasoning) VALUES
+    (1, 'user', 'a', ''), (2, 'user', 'c', ''), (1, 'assistant', 'b', ''), (2, 'assistant', 'd', '');
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_title_can_be_set_and_taken_back(store: Store) -> None:
+    session = store.new_session("m")
+    store.add_message(session, "user", "first words")
+    store.rename(session, "my\nname \x1b[2J")
+    assert store.sessions()[0].title == "my name [2J"
+    store.rename(session, "  ")
+    assert store.sessions()[0].title == "first words"
+
+
+def test_a_deleted_conversation_is_gone_with_its_messages(store: Store) -> None:
+    gone, kept = store.new_session("m"), store.new_session("m")
+    for session in (gone, kept):
+        store.add_message(session, "user", "q")
+    store.delete(gone)
+    assert [row.id for row in store.sessions()] == [kept]
+    assert store.messages(gone) == []
+    for call in (store.facts, store.delete, store.fork):
+        with pytest.raises(StoreError, match="no saved chat"):
+            call(gone)
+
+
+@pytest.mark.parametrize("wanted", ["100%", "a_b", "Wörter", "!x", "lone", "%"])
+def test_search_finds_words_in_any_message_as_they_are_written(store: Store, wanted: str) -> None:
+    texts = ["is it 100% sure?", "a_b", "axb", "viele Wörter", "!x", "lone \ud83d surrogate"]
+    for text in texts:
+        session = store.new_session("m")
+        store.add_message(session, "user", "the question")
+        store.add_message(session, "assistant", text)
+    found = store.search(wanted)
+    assert [store.messages(row.id)[1].content for row in found] == [text for text in texts if wanted in text]
