@@ -77,8 +77,8 @@ class Conversation:
         taken, self.said = self.said[place:], self.said[:place]
         return taken
 
-    def hear(self, spans: tuple[Span, ...]) -> None:
-        """Add to the answer of the current turn."""
+    def hear(self, spans: tuple[Span, ...]) -> Said:
+        """Add to the answer of the current turn, and give it."""
         if not self.said or self.said[-1].role != "assistant":
             self.said.append(Said("assistant", ""))
         answer = self.said[-1]
@@ -87,6 +87,7 @@ class Conversation:
                 answer.content += span.text
             elif span.kind == "reasoning":
                 answer.reasoning += span.text
+        return answer
 
     def messages(self) -> list[Message]:
         """What the next prompt is rendered from. Answers of which nothing came are left out."""

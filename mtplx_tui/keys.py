@@ -27,7 +27,9 @@ class Key:
 CHAT_KEYS = (
     Key("enter", "Enter", None, None, "send the message"),
     Key("ctrl+j", "^J", None, None, "new line in the message (Shift+Enter too, where the terminal tells them apart)"),
-    Key("escape", "Esc", "stop", None, "stop the answer; what came is kept"),
+    Key(
+        "escape", "Esc", "stop", None, "stop the answer; what came is kept. While nothing runs: read, copy, edit, redo"
+    ),
     Key("f1", "F1", "help", "help", "this page"),
     Key("f2", "F2-F7", None, None, "the rooms of the workbench, as the tabs say"),
     Key("ctrl+n", "^N", "new_session", "new", "new chat; the old one stays saved"),
@@ -54,10 +56,33 @@ WORKBENCH_KEYS = (
 """Keys that every room but the chat begins with; the chat has its own words for them."""
 
 
-def bindings(keys: Sequence[Key]) -> list[Binding]:
-    """Those that are actions of the room."""
+READING_KEYS = (
+    Key("up", "Up/Down, k/j", "choose(-1)", None, "the message before, the message after"),
+    Key("k", "", "choose(-1)", None, ""),
+    Key("down", "", "choose(1)", None, ""),
+    Key("j", "", "choose(1)", None, ""),
+    Key("y", "y", "screen.reading('copy_message')", "copy", "copy the message"),
+    Key("c", "c", "screen.reading('copy_code')", "code", "copy its code block; again: the next one"),
+    Key("Y", "Y", "screen.reading('copy_all')", None, "copy the whole chat as Markdown"),
+    Key("e", "e", "screen.reading('edit')", "edit", "edit a message of yours and send it again"),
+    Key("r", "r", "screen.reading('regenerate')", "redo", "have the answer made anew, as another version"),
+    Key("left_square_bracket", "[ and ]", "screen.reading('older')", "version", "the version before, and after"),
+    Key("right_square_bracket", "", "screen.reading('newer')", None, ""),
+    Key("b", "b", "screen.reading('fork')", "fork", "go on from here in a copy of the chat"),
+    Key("t", "t", "fold", "fold", "fold or unfold the thinking"),
+    Key("slash", "/", "screen.reading('find')", "find", "find text in this chat"),
+    Key("n", "n", "screen.reading('find_next')", None, "find it again"),
+    Key("pageup", "", "scroll(-1)", None, ""),
+    Key("pagedown", "", "scroll(1)", None, ""),
+    Key("i", "i, Esc", "screen.compose", "write", "back to the message that is being written; so does typing"),
+)
+"""Keys of the chat while its messages are read: Esc in an idle chat begins that."""
+
+
+def bindings(keys: Sequence[Key], *, priority: bool = True) -> list[Binding]:
+    """Those that are actions. With `priority` they are taken before the widget that has the focus sees them."""
     return [
-        Binding(key.key, key.action, key.help, show=False, priority=True)
+        Binding(key.key, key.action, key.help, show=False, priority=priority)
         for key in keys
         if key.action not in (None, "command_palette", "quit")
     ]

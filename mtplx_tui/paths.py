@@ -42,6 +42,11 @@ def exports_folder() -> Path:
     return platformdirs.user_documents_path() / APP
 
 
+def last_copy_file() -> Path:
+    """What was copied last, for terminals that take nothing from programs."""
+    return platformdirs.user_cache_path(APP, appauthor=False) / "last-copy.txt"
+
+
 def benchmarks_folder() -> Path:
     """Results of benchmarks that were started in the workbench."""
     return platformdirs.user_data_path(APP, appauthor=False) / "benchmarks"

@@ -16,7 +16,7 @@ from mtplx_tui.drafts import Draft
 from mtplx_tui.link import Link
 from mtplx_tui.recorder import MessageRef, Recorder, SessionRef, TurnRecord
 from mtplx_tui.store import MessageRow, SessionFacts
-from mtplx_tui.widgets.blocks import Answer, Notice, UserMessage
+from mtplx_tui.widgets.blocks import Answer, Block, Notice, UserMessage
 
 _PHASES = {"wait": Phase.QUEUED, "prefill": Phase.PREFILL, "decode": Phase.DECODE}
 
@@ -27,7 +27,7 @@ class Turn:
 
     Attributes:
         text: what the user wrote; None where another answer to an earlier message is wanted.
-        replaced: messages that it took off the path, put back if it can not be sent.
+        replaced, taken: messages that it took off the path and blocks off the transcript, for if it can not be sent.
     """
 
     draft: Draft
@@ -36,6 +36,7 @@ class Turn:
     answer: Answer
     parent: MessageRef
     replaced: list[Said] = field(default_factory=list)
+    taken: list[Block] = field(default_factory=list)
     phase: Phase = Phase.LOADING
     request_id: str | None = None
     record: TurnRecord | None = None
@@ -77,7 +78,7 @@ class Talk:
         text = draft.expanded()
         parent = self.conversation.end
         self.turn = Turn(draft, text, user, answer, parent)
-        self.conversation.ask(text)
+        user.said = self.conversation.ask(text)
         return self.turn
 
     def begin_again(self, place: int, answer: Answer) -> Turn:
@@ -92,6 +93,8 @@ class Talk:
         replaced = self.conversation.cut(place)
         turn = self.begin(draft, user, answer)
         turn.replaced = replaced
+        said = self.conversation.said[-1]
+        said.version = said.versions = replaced[0].versions + 1
         return turn
 
     async def submit(self, turn: Turn) -> str | None:
@@ -157,9 +160,13 @@ class Talk:
         facts = self._bridge.state.request(turn.request_id) if turn.request_id else None
         answer = turn.answer
         if pulled.spans:
-            self.conversation.hear(pulled.spans)
+            said = self.conversation.hear(pulled.spans)
+            if answer.said is None:
+                answer.said = said
+                if turn.text is None and turn.replaced:
+                    said.version = said.versions = turn.replaced[0].versions + 1
             if turn.record is not None:
-                self.conversation.said[-1].ref = turn.record.answer
+                said.ref = turn.record.answer
             for span in pulled.spans:
                 answer.append(span.kind, span.text)
         if facts is not None:
@@ -192,15 +199,18 @@ def ending(finish: FinishEvent, empty: bool) -> Notice | None:
             return Notice("the model said nothing") if empty else None
 
 
-def resumed_blocks(rows: list[MessageRow], answer: Callable[[str, str, str], Answer]) -> list[UserMessage | Answer]:
+def resumed_blocks(
+    conversation: Conversation, rows: list[MessageRow], answer: Callable[[str, str, str], Answer]
+) -> list[UserMessage | Answer]:
     """The transcript of a stored conversation. `answer` makes a block of reasoning, content and tool text."""
     blocks: list[UserMessage | Answer] = []
-    for row in rows:
+    for said, row in zip(conversation.said, rows, strict=True):
         if row.role == "user":
-            blocks.append(UserMessage(row.content, None))
+            blocks.append(UserMessage(row.content, None, said))
         elif row.role == "assistant":
             stats = row.stats or {}
             block = answer(row.reasoning, row.content, str(stats.get("tool", "")))
+            block.said = said
             block.thought_tokens = stats.get("usage", {}).get("reasoning_tokens") or None
             if row.finish_reason is None:
                 block.note = Notice("interrupted: the program ended while this was written", "warn")

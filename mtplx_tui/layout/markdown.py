@@ -35,6 +35,11 @@ def block_starts(tokens: Sequence[Token]) -> list[int]:
     return [token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
 
 
+def code_blocks(source: str) -> list[str]:
+    """The contents of a Markdown text's code blocks, in order."""
+    return [token.content for token in parse(source, {}) if token.type in ("fence", "code_block")]
+
+
 def lines_of(tokens: Sequence[Token], width: int, glyphs: Glyphs) -> list[Line]:
     """Every block, with one empty line between neighbours."""
     return _Layout(glyphs).blocks(SyntaxTreeNode(tokens).children, max(width, MIN_WIDTH))

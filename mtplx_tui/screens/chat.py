@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal, TypeVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
@@ -16,10 +16,12 @@ from mtplx_tui.bridge import Pulled
 from mtplx_tui.conversation import Phase
 from mtplx_tui.drafts import Draft
 from mtplx_tui.glyphs import one_line
-from mtplx_tui.keys import CHAT_KEYS, bindings
+from mtplx_tui.keys import CHAT_KEYS, READING_KEYS, bindings, footer
 from mtplx_tui.layout.spans import Line
 from mtplx_tui.rooms import CHAT
 from mtplx_tui.screens.figures import Figures, chat_figures
+from mtplx_tui.screens.help import section
+from mtplx_tui.screens.reading import Reading
 from mtplx_tui.screens.room import EDGE_ROWS, PANEL_WIDTH, Room
 from mtplx_tui.screens.sessions import SessionsScreen
 from mtplx_tui.services import Services
@@ -30,6 +32,8 @@ from mtplx_tui.widgets.blocks import Answer, Block, Notice, UserMessage, Welcome
 from mtplx_tui.widgets.composer import Composer
 from mtplx_tui.widgets.lines import Lines
 from mtplx_tui.widgets.transcript import Transcript
+
+T = TypeVar("T")
 
 QUIT_TWICE_S = 2.0
 COLLECT_AFTER_S = 1.0
@@ -50,6 +54,8 @@ class ChatScreen(Room):
         self._settled = False
         self._ready = False
         self._interrupted_at = -QUIT_TWICE_S
+        self._editing: int | None = None
+        self._set_aside = Draft()
 
     def compose_body(self) -> ComposeResult:
         glyphs = self.services.glyphs
@@ -65,6 +71,7 @@ class ChatScreen(Room):
         self.transcript = self.query_one(Transcript)
         self.composer = self.query_one(Composer)
         self.figures = Figures(self, self.services, self.talk)
+        self._reading = Reading(self)
         compose = self.query_one("#compose")
         compose.border_title = "message"
         compose.border_subtitle = f" {glyphs.dot} ".join(("Enter send", "^J newline", "Esc stop"))
@@ -87,6 +94,10 @@ class ChatScreen(Room):
 
     def figures_help(self) -> Sequence[tuple[str, str]]:
         return chat_figures(self.services.glyphs)
+
+    def help_page(self) -> list[Line]:
+        reading = [(key.shown, key.help) for key in READING_KEYS if key.help]
+        return [*super().help_page(), (), *section("While messages are read", reading)]
 
     # What came
 
@@ -157,21 +168,84 @@ class ChatScreen(Room):
     def _send(self, event: Composer.Submitted) -> None:
         state = self.services.link.state
         if self.talk.turn is not None:
-            self._say("An answer is still being written. Esc stops it; then Enter sends this.")
+            self.say("An answer is still being written. Esc stops it; then Enter sends this.")
         elif state in ("failed", "closed"):
-            self._say(f"Not sent, no model is running. {self._failure or ''}", "error")
+            self.say(f"Not sent, no model is running. {self._failure or ''}", "error")
         else:
             self._begin(event.draft)
 
     def _begin(self, draft: Draft) -> None:
         glyphs = self.services.glyphs
         self._end_welcome()
-        turn = self.talk.begin(draft, UserMessage(draft.expanded(), self.services.wall()), Answer(glyphs, live=True))
+        user, answer = UserMessage(draft.expanded(), self.services.wall()), Answer(glyphs, live=True)
+        if self._editing is None:
+            turn = self.talk.begin(draft, user, answer)
+        else:
+            turn = self.talk.begin_instead(self._editing, draft, user, answer)
         self.composer.put(Draft())
         self.composer.prompts.add(draft)
+        self._edit_ended()
+        self._started(turn)
+
+    def _started(self, turn: Turn) -> None:
+        gone = {id(said) for said in turn.replaced}
+        taken = [block for block in self.transcript.blocks
+                 if isinstance(block, UserMessage | Answer) and id(block.said) in gone]  # fmt: skip
+        if taken:
+            first = self.transcript.blocks.index(taken[0])
+            turn.taken = list(self.transcript.blocks[first:])
+            self.transcript.replace(self.transcript.blocks[:first])
         self.transcript.add(*turn.blocks)
+        if self.transcript.has_focus:
+            self.transcript.choose(turn.answer)
         self._advance(turn, False)
         self.figures.draw()
+
+    # Reading
+
+    @work(group="reading", exclusive=True)
+    async def action_reading(self, what: str) -> None:
+        reading = self._reading
+        match what:
+            case "older" | "newer":
+                await reading.version(-1 if what == "older" else 1)
+            case "copy_all" | "fork" | "find":
+                await getattr(reading, what)()
+            case _:
+                getattr(reading, what)()
+
+    def action_compose(self) -> None:
+        self.composer.focus()
+
+    @on(Transcript.Left)
+    def _type_on(self, event: Transcript.Left) -> None:
+        self.composer.focus()
+        self.composer.insert(event.text)
+
+    @on(events.DescendantFocus)
+    def _keys_of_focus(self) -> None:
+        keys = READING_KEYS if self.transcript.has_focus else self.KEYS
+        self.query_one("#foot", Lines).show([footer(keys, self.size.width)])
+
+    def edit(self, place: int, draft: Draft) -> None:
+        """Have a message of the user's edited; what is being written meanwhile is set aside."""
+        self._editing, self._set_aside = place, self.composer.draft
+        self.composer.put(draft)
+        self.query_one("#compose").border_title = "edit message (Esc leaves it as it was)"
+        self.composer.focus()
+
+    def _edit_ended(self) -> None:
+        if self._editing is not None:
+            self._editing = None
+            self.query_one("#compose").border_title = "message"
+            self.composer.put(self._set_aside)
+
+    def answer_again(self, place: int) -> None:
+        """Have the answer at `place` made anew."""
+        if self.services.link.state in ("failed", "closed"):
+            self.say(f"No model is running. {self._failure or ''}", "error")
+            return
+        self._started(self.talk.begin_again(place, Answer(self.services.glyphs, live=True)))
 
     def _end_welcome(self) -> None:
         if any(isinstance(block, Welcome) for block in self.transcript.blocks):
@@ -189,13 +263,22 @@ class ChatScreen(Room):
         """Take an unsent message out of the chat and put it back into the composer."""
         draft = self.talk.withdraw(turn)
         self.transcript.take_out(*turn.blocks)
+        self.transcript.add(*turn.taken)
         written = self.composer.draft
         self.composer.put(Draft(draft.text + (f"\n{written.text}" if written.text else ""), draft.pastes))
 
     def action_stop(self) -> None:
+        """Esc: what is most urgent to end. In an idle chat it goes to the messages, and from there back."""
         turn = self.talk.turn
-        if turn is not None and not self.talk.stop():
-            self._give_back(turn)
+        if turn is not None:
+            if not self.talk.stop():
+                self._give_back(turn)
+        elif self._editing is not None:
+            self._edit_ended()
+        elif self.transcript.has_focus:
+            self.composer.focus()
+        elif any(isinstance(block, UserMessage) for block in self.transcript.blocks):
+            self.transcript.focus()
         self.figures.draw()
 
     def action_interrupt(self) -> None:
@@ -204,46 +287,64 @@ class ChatScreen(Room):
         now = time.monotonic()
         if selected:
             self.app.copy_to_clipboard(selected)
-            self._say("Sent to the terminal's clipboard.")
+            self.say("Sent to the terminal's clipboard.")
         elif self.talk.turn is not None:
             self.action_stop()
         elif now - self._interrupted_at < QUIT_TWICE_S:
             self.app.exit()
         else:
             self._interrupted_at = now
-            self._say("^C again, or ^Q, leaves.")
+            self.say("^C again, or ^Q, leaves.")
 
-    def _say(self, text: str, severity: Literal["information", "error"] = "information") -> None:
+    def say(self, text: str, severity: Literal["information", "error"] = "information") -> None:
         self.notify(text, severity=severity, markup=False, timeout=5)
 
     # Chats
 
     def action_new_session(self) -> None:
-        if self._may_switch():
+        if self.may_switch():
             self.talk.start_over()
             self.transcript.replace([Welcome()])
             self.figures.draw()
 
     @work(exclusive=True, group="sessions")
     async def action_sessions(self) -> None:
-        if not self._may_switch():
+        if not self.may_switch():
             return
-        recorder = self.services.recorder
         try:
-            rows = await asyncio.wrap_future(recorder.call(Store.sessions))
-            chosen = await self.app.push_screen_wait(SessionsScreen(rows, self.services.glyphs))
+            rows = await self.on_store(Store.sessions)
+            chosen = await self.app.push_screen_wait(SessionsScreen(rows, self.services))
             if chosen is not None:
-                facts, messages = await asyncio.wrap_future(recorder.call(lambda store: _session(store, chosen.id)))
-                self._resume(resumed_blocks(messages, self._resumed_answer))
-                self.talk.resume(facts, messages)
-                self.figures.draw()
+                await self.open_session(chosen)
         except StoreError as error:
-            self._say(str(error), "error")
+            self.say(str(error), "error")
 
-    def _may_switch(self) -> bool:
+    async def open_session(self, session_id: int, place: int | None = None) -> None:
+        """Show a saved chat and go on with it; `place` is the message to choose. Raises StoreError."""
+        facts, rows = await self.load(session_id)
+        self.talk.resume(facts, rows)
+        self._resume(resumed_blocks(self.talk.conversation, rows, self._resumed_answer))
+        if place is None:
+            self.composer.focus()
+        elif place < len(self.talk.conversation.said):
+            said = self.talk.conversation.said[place]
+            chosen = [block for block in self.transcript.blocks
+                      if isinstance(block, UserMessage | Answer) and block.said is said]  # fmt: skip
+            self.transcript.choose(chosen[0])
+        self.figures.draw()
+
+    async def load(self, session_id: int) -> tuple[SessionFacts, list[MessageRow]]:
+        """A chat as it is saved. Raises StoreError."""
+        return await self.on_store(lambda store: _session(store, session_id))
+
+    async def on_store(self, call: Callable[[Store], T]) -> T:
+        """Run something on the store, after all that is to be saved before it. Raises StoreError."""
+        return await asyncio.wrap_future(self.services.recorder.call(call))
+
+    def may_switch(self) -> bool:
         if self.talk.turn is None:
             return True
-        self._say("An answer is still being written. Esc stops it first.")
+        self.say("An answer is still being written. Esc stops it first.")
         return False
 
     def _resumed_answer(self, reasoning: str, content: str, tool: str) -> Answer:
@@ -281,7 +382,7 @@ class ChatScreen(Room):
 
     def action_panel(self) -> None:
         if self.app.size.width < PANEL_WIDTH:
-            self._say(f"The panel needs {PANEL_WIDTH} columns; this terminal has {self.app.size.width}.")
+            self.say(f"The panel needs {PANEL_WIDTH} columns; this terminal has {self.app.size.width}.")
             return
         self.toggle_class("-no-panel")
         self.call_after_refresh(self.figures.draw)

@@ -86,4 +86,8 @@ class Room(Screen[None]):
         self.call_after_refresh(self.draw_top)
 
     def action_help(self) -> None:
-        self.app.push_screen(PageScreen(self.services.glyphs, "help", help_lines(self.KEYS, self.figures_help())))
+        self.app.push_screen(PageScreen(self.services.glyphs, "help", self.help_page()))
+
+    def help_page(self) -> list[Line]:
+        """What the keys do and the figures mean."""
+        return help_lines(self.KEYS, self.figures_help())

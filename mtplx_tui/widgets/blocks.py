@@ -1,7 +1,7 @@
 """What the transcript is made of: plain objects that give their lines at a width. No Textual here."""
 
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mtplx_tui.charts.bars import meter
 from mtplx_tui.charts.numbers import count, seconds, size
@@ -9,6 +9,9 @@ from mtplx_tui.glyphs import Glyphs, clean, one_line
 from mtplx_tui.layout.growing import GrowingMarkdown
 from mtplx_tui.layout.growing_text import GrowingText
 from mtplx_tui.layout.spans import Line, Span, fit, merge, width_of, wrap
+
+if TYPE_CHECKING:
+    from mtplx_tui.conversation import Said
 
 MARGIN = "  "
 TEXT_WIDTH = 100
@@ -25,10 +28,15 @@ class Block(Protocol):
 
 
 class UserMessage:
-    """What the user said."""
+    """What the user said.
 
-    def __init__(self, text: str, at: datetime | None) -> None:
+    Attributes:
+        said: the message of the conversation that it shows.
+    """
+
+    def __init__(self, text: str, at: datetime | None, said: "Said | None" = None) -> None:
         self.text = text
+        self.said = said
         self._at = at
 
     def lines(self, width: int, glyphs: Glyphs) -> list[Line]:
@@ -37,6 +45,7 @@ class UserMessage:
         head: list[Span] = [("you", "you strong")]
         if self._at is not None:
             head.append((f"  {self._at:%H:%M}", "muted"))
+        head += _version(self.said)
         body = wrap([(clean(shown, glyphs), "")], width - width_of((bar,)), keep_indent=True)
         lines = [(bar, *head), *((bar, *line) for line in body)]
         if hidden:
@@ -84,7 +93,8 @@ class Answer:
     """One answer of the model: thinking, text, and how it ended. It grows while it streams.
 
     Attributes:
-        live: still streaming. note: how it ended, where that is worth a line.
+        live: still streaming. said: the message of the conversation that it shows.
+        note: how it ended, where that is worth a line.
         waiting: what is waited for before the first token, in words; `progress` is a share of it, if known.
         unfold: whether the thinking is drawn; None follows the stream: while it comes, and folded once text begins.
         thought_tokens, thought_s: size of the thinking, where known.
@@ -94,6 +104,7 @@ class Answer:
         self, glyphs: Glyphs, reasoning: str = "", content: str = "", tool: str = "", live: bool = False
     ) -> None:
         self.live = live
+        self.said: Said | None = None
         self.note: Notice | None = None
         self.waiting = ""
         self.progress: float | None = None
@@ -157,6 +168,8 @@ class Answer:
         if head and (settled or tail):
             head.append(())
         lines = [*_inset(head), *self._inset_settled(settled), *_inset(tail)]
+        if version := _version(self.said):
+            lines = [*_inset([version]), (), *lines]
         if self.note is not None:
             lines += [*([()] if lines else []), *self.note.lines(width, glyphs)[:-1]]
         return [*lines, ()]
@@ -195,6 +208,13 @@ class Answer:
         if self.progress is not None:
             spans.append((f"  {meter(self.progress, 16, glyphs)} {self.progress:.0%}", "muted"))
         return fit(merge(spans), width, glyphs.ellipsis)
+
+
+def _version(said: "Said | None") -> Line:
+    """Which of several versions this is."""
+    if said is None or said.versions == 1:
+        return ()
+    return ((f"  version {said.version} of {said.versions}", "muted"), ("  [ and ] change it", "faint"))
 
 
 def _head(mark: str, word: str) -> Span:

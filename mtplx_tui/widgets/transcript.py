@@ -7,18 +7,22 @@ growing answer repaints the lines that changed, and a scroll repaints the view f
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
+from textual.binding import BindingType
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
 from mtplx_tui.glyphs import Glyphs
-from mtplx_tui.layout.spans import Line, plain
-from mtplx_tui.widgets.blocks import Answer, Block
+from mtplx_tui.keys import READING_KEYS, bindings
+from mtplx_tui.layout.spans import Line, merge, plain
+from mtplx_tui.widgets.blocks import Answer, Block, UserMessage
 from mtplx_tui.widgets.painting import ROLE_CLASSES, Painter
 
 PAGE_BLOCKS = 40
@@ -45,10 +49,19 @@ def _mark(top: int, height: int, total: int) -> tuple[int, int]:
     return round(top * (height - length) / (total - height)), length
 
 
-class Transcript(ScrollView, can_focus=False):
+class Transcript(ScrollView, can_focus=True):
     """Blocks, oldest first. It follows new text until the user scrolls up, and again once back near the bottom."""
 
     COMPONENT_CLASSES = ROLE_CLASSES
+    FOCUS_ON_CLICK = False
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(READING_KEYS, priority=False)]
+
+    class Left(Message):
+        """The reader types on: `text` belongs into the message that is being written."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
 
     def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -62,6 +75,7 @@ class Transcript(ScrollView, can_focus=False):
         self._width = 0
         self._painter: Painter | None = None
         self._steering = False
+        self.chosen: Block | None = None
 
     @property
     def allow_vertical_scroll(self) -> bool:
@@ -90,6 +104,7 @@ class Transcript(ScrollView, can_focus=False):
     def replace(self, blocks: Iterable[Block]) -> None:
         """Show these blocks and no others."""
         self.following = True
+        self.chosen = None
         self._blocks = list(blocks)
         self._first = max(len(self._blocks) - PAGE_BLOCKS, 0)
         self._lay_out()
@@ -103,7 +118,7 @@ class Transcript(ScrollView, can_focus=False):
         index = len(self._blocks) - 1 - self._blocks[::-1].index(block) - self._first
         if index < 0 or not self._width:
             return
-        old, new = self._lines[index], block.lines(self._width, self._glyphs)
+        old, new = self._lines[index], self._drawn(block)
         pairs = enumerate(zip(old, new, strict=False))
         same = next((i for i, (a, b) in pairs if a is not b and a != b), min(len(old), len(new)))
         if same == len(old) == len(new):
@@ -136,11 +151,86 @@ class Transcript(ScrollView, can_focus=False):
     def page_rows(self) -> int:
         return max(self.size.height - 2, 1)
 
+    # Reading
+
+    def choose(self, block: Block | None) -> None:
+        """Mark a message and bring it into view; None marks none."""
+        before, self.chosen = self.chosen, block
+        for each in (before, block):
+            if each is not None and each in self._blocks:
+                self.update(each)
+        if block is not None:
+            self._show(block)
+
+    def on_focus(self) -> None:
+        messages = self._messages()
+        self.choose(messages[-1] if messages else None)
+
+    def on_blur(self) -> None:
+        self.choose(None)
+
+    def action_choose(self, by: int) -> None:
+        """The message before or after; at a message that is taller than the view, first its other end."""
+        messages = self._messages()
+        if not messages:
+            return
+        place = messages.index(self.chosen) if self.chosen in messages else len(messages)
+        self.choose(messages[min(max(place + by, 0), len(messages) - 1)])
+
+    def action_scroll(self, by: int) -> None:
+        self.scroll_rows(by * self.page_rows)
+
+    def action_fold(self) -> None:
+        if isinstance(self.chosen, Answer) and self.chosen.has_thinking:
+            self.chosen.unfold = not self.chosen.unfolded
+            self.update(self.chosen)
+
+    def find(self, text: str) -> bool:
+        """Choose the next message with this text, from the chosen one on and round; False where there is none."""
+        messages = self._messages()
+        start = messages.index(self.chosen) + 1 if self.chosen in messages else 0
+        for block in [*messages[start:], *messages[:start]]:
+            if block.said is not None and text.casefold() in block.said.content.casefold():
+                self.choose(block)
+                return True
+        return False
+
+    def _messages(self) -> list[UserMessage | Answer]:
+        return [block for block in self._blocks if isinstance(block, UserMessage | Answer)]
+
+    def _show(self, block: Block) -> None:
+        """Scroll no further than it takes to have the block's beginning in view."""
+        index = self._blocks.index(block)
+        if index < self._first:
+            self._first = index
+            self._lay_out()
+        top, end = self._tops[index - self._first], self._tops[index - self._first + 1]
+        view = self.scroll_offset.y
+        if top < view or end > view + self.size.height:
+            self.following = False
+            self._steer(
+                max(min(top, end - 1), 0) if top < view or end - top > self.size.height else end - self.size.height
+            )
+
+    def _drawn(self, block: Block) -> list[Line]:
+        lines = block.lines(self._width, self._glyphs)
+        if block is not self.chosen:
+            return lines
+        bar = (self._glyphs.bar, "accent strong")
+        return [merge([bar, (text[1:], role), *rest]) if line else (bar,)
+                for line in lines[:-1] for (text, role), *rest in [line or (("", ""),)]] + lines[-1:]  # fmt: skip
+
+    def on_key(self, event: events.Key) -> None:
+        """Whatever is no key of reading goes on in the composer."""
+        if event.is_printable and event.character and not any(key.key == event.key for key in READING_KEYS):
+            event.stop()
+            self.post_message(self.Left(event.character))
+
     # Layout
 
     def _lay_out(self) -> None:
         blocks = self._blocks[self._first :]
-        self._lines = [block.lines(self._width, self._glyphs) if self._width else [] for block in blocks]
+        self._lines = [self._drawn(block) if self._width else [] for block in blocks]
         self._strips = [[None] * len(lines) for lines in self._lines]
         self._changed(0)
 

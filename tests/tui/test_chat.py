@@ -21,6 +21,7 @@ from mtplx_tui.app import MtplxApp
 from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
 from mtplx_tui.themes import LIGHT
+from mtplx_tui.widgets.lines import Lines
 from mtplx_tui.widgets.transcript import PAGE_BLOCKS
 
 pytestmark = pytest.mark.anyio
@@ -717,9 +718,11 @@ class TestView:
         app = make_app()
         async with app.run_test(size=WIDE) as pilot:
             await pilot.press("f1")
-            await until(pilot, lambda: "time to first token" in _painted(app))
-            for word in ("^N", "^O", "^T", "^L", "Esc", "tok/s", "given that those before held"):
-                assert word in _painted(app)
+            await until(pilot, lambda: "^L" in _painted(app))
+            for word in ("^N", "^O", "^T", "^L", "Esc", "tok/s", "given that those before held", "Up/Down, k/j"):
+                assert word in app.screen.query_one("#page", Lines).text
+            await pilot.press("end")
+            await until(pilot, lambda: "so does typing" in _painted(app))
             await pilot.press("escape")
             await until(pilot, lambda: len(app.screen_stack) == 2)
 
