@@ -102,7 +102,6 @@ class Talk:
 
         Tokenising a long text takes a while, so it happens off the screen's thread.
         """
-        turn.phase = Phase.RENDERING
         try:
             model = self._link.model
             question = self.conversation.question(model.sampling)

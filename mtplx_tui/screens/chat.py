@@ -116,6 +116,7 @@ class ChatScreen(Room):
 
     def _advance(self, turn: Turn, ended: bool) -> None:
         if turn.phase is Phase.LOADING and self.services.model() is not None:
+            turn.phase = Phase.RENDERING  # now: the next beat may come before the worker begins
             self._submit(turn)
         turn.answer.waiting = self._waiting(turn.phase)
         self.transcript.update(turn.answer)

@@ -18,6 +18,7 @@ from textual.pilot import Pilot
 
 from engine.events import LoadEvent, ReadyEvent
 from mtplx_tui.app import MtplxApp
+from mtplx_tui.drafts import Draft
 from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
 from mtplx_tui.themes import LIGHT
@@ -183,6 +184,21 @@ class TestStopping:
             assert handle.cancelled == [play.id]
             play.finish("cancelled")
             await shown(pilot, "stopped before the first token")
+
+    async def test_a_message_is_sent_once_however_often_the_screen_beats(
+        self, make_app: MakeApp, handle: ScriptedHandle
+    ) -> None:
+        app = make_app()
+        async with app.run_test(size=NARROW) as pilot:
+            await until(pilot, lambda: chat(app)._ready)
+            chat(app)._begin(Draft("once"))
+            app._beat()
+            app._beat()
+            await until(pilot, lambda: handle.requests)
+            Play.of(handle, handle.requests[0]).prefill().say("only").finish()
+            await until(pilot, lambda: chat(app).talk.turn is None)
+            await until(pilot, lambda: not list(app.workers))
+            assert len(handle.requests) == 1
 
     async def test_escape_while_idle_does_nothing(self, make_app: MakeApp, handle: ScriptedHandle) -> None:
         app = make_app()
