@@ -3,14 +3,27 @@
 import queue
 from dataclasses import dataclass, field
 
-from engine.events import Event, FinishEvent, FinishReason, SpanKind, Stats, TokenEvent, TokenLogprob, Usage
+from engine.events import (
+    Event,
+    FinishEvent,
+    FinishReason,
+    PrefillEvent,
+    SpanKind,
+    Stats,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
 from engine.handle import EngineHandle
 from engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer. `error` is set, and the text partial, where `finish_reason` is error."""
+    """A finished answer. `error` is set, and the text partial, where `finish_reason` is error.
+
+    `prompt_logprobs` are those of the prompt from its second token on, where they were asked for.
+    """
 
     text: str
     reasoning: str
@@ -21,6 +34,7 @@ class Completion:
     stats: Stats
     error: str | None
     logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: tuple[TokenLogprob, ...]
 
 
 @dataclass(slots=True)
@@ -30,9 +44,12 @@ class Answer:
     ids: list[int] = field(default_factory=list)
     texts: dict[SpanKind, list[str]] = field(default_factory=lambda: {"text": [], "reasoning": [], "tool": []})
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def add(self, event: Event) -> Completion | None:
         """Take the next event; the last one gives the Completion."""
+        if isinstance(event, PrefillEvent):
+            self.prompt_logprobs += event.logprobs
         if isinstance(event, TokenEvent):
             self.ids += event.ids
             self.logprobs += event.logprobs
@@ -42,7 +59,7 @@ class Answer:
             text, reasoning, tool = ("".join(self.texts[kind]) for kind in ("text", "reasoning", "tool"))
             return Completion(
                 text, reasoning, tool, tuple(self.ids), event.reason, event.usage, event.stats, event.error,
-                tuple(self.logprobs),
+                tuple(self.logprobs), tuple(self.prompt_logprobs),
             )  # fmt: skip
         return None
 

@@ -6,14 +6,16 @@ import queue
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.chat import ChatFormat
 from engine.config import EngineConfig
 from engine.errors import EngineClosedError, EngineError, QueueFullError
-from engine.events import Event, FinishEvent, FinishReason, LoadEvent, QueuedEvent
+from engine.events import CacheEvent, Event, FinishEvent, FinishReason, LoadEvent, QueuedEvent
 from engine.front import Front
 from engine.handle import EngineState, EventSink, ModelInfo
 from engine.request import SEED_MODULUS, Request
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from engine.runner import Runner
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 IDLE_WAIT_S = 0.5
 
 
@@ -37,6 +40,17 @@ class _Submit:
 @dataclass(frozen=True, slots=True)
 class _Cancel:
     request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _ClearCache:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Callable[[], Any]
+    future: "Future[Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +66,12 @@ class ThreadEngine:
 
     def __init__(self, config: EngineConfig, *listeners: EventSink) -> None:
         self._config = config
-        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _ClearCache | _Job | _Stop] = queue.SimpleQueue()
         self._front = Front(listeners)
         self._lock = threading.Lock()
         self._plan: MemoryPlan | None = None
+        self._runner: Runner | None = None
+        self._jobs: deque[_Job] = deque()  # the engine thread's
         self._grammars: GrammarCompiler | None = None
         self._unfinished = 0  # requests that are here: waiting, reading and running
         self._beat = time.monotonic()
@@ -74,6 +90,10 @@ class ThreadEngine:
     @property
     def chat(self) -> ChatFormat:
         return self._front.chat
+
+    @property
+    def cache(self) -> CacheEvent | None:
+        return self._front.cache
 
     def wait_ready(self, timeout: float | None = None) -> ModelInfo:
         return self._front.wait_ready(timeout)
@@ -105,6 +125,34 @@ class ThreadEngine:
     def cancel(self, request_id: str) -> None:
         self._inbox.put(_Cancel(request_id))
 
+    def clear_cache(self) -> None:
+        self._inbox.put(_ClearCache())
+
+    def perform(self, job: Callable[[], T]) -> "Future[T]":
+        """Run `job` on the engine thread, which owns MLX, between two steps; the future has what it returns or raises.
+
+        One job is run a turn, in the order in which they came, so running requests wait for one job at most: let it be
+        short. One whose future was cancelled is not begun. Those that are left when the engine stops fail with
+        EngineClosedError. Raises as `submit` does where the engine is not ready.
+        """
+        self.model  # noqa: B018  # raises while it loads
+        future: Future[T] = Future()
+        with self._lock:
+            if self._front.state != "ready":
+                raise EngineClosedError("The engine has been stopped; start it again to send requests.")
+            self._inbox.put(_Job(job, future))
+        return future
+
+    def set_aside(self, size: int) -> None:
+        """Set so many bytes aside for what a job keeps beside the model; a negative size gives them back.
+
+        Only a job may call it. Raises OutOfMemoryError where they are not free beside the requests that are here.
+        """
+        assert threading.current_thread() is self._thread
+        assert self._runner is not None
+        self._runner.set_aside(size)
+        self._plan = self._runner.plan
+
     def listen(self, on_event: EventSink) -> Callable[[], None]:
         return self._front.listen(on_event)
 
@@ -129,12 +177,16 @@ class ThreadEngine:
         except Exception as error:
             self._front.failed(as_engine_error(error))
             return
-        self._plan = runner.plan
+        self._plan, self._runner = runner.plan, runner
         self._front.opened(loaded.info, loaded.chat)
+        runner.tell_cache()
         try:
             while self._take_messages(runner):
                 self._beat = time.monotonic()
                 runner.turn()
+                if self._jobs:
+                    runner.pause()
+                    _run(self._jobs.popleft())
             self._end(runner, "cancelled", None)
         except Exception as error:
             problem = as_engine_error(error)
@@ -150,31 +202,41 @@ class ThreadEngine:
             message = self._inbox.get()
             if isinstance(message, _Submit):
                 runner.add(message.row)
+            elif isinstance(message, _Job):
+                self._jobs.append(message)
         runner.end_all(reason, None if error is None else str(error))
+        for job in self._jobs:
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(EngineClosedError("The engine was stopped during this request."))
+        self._jobs.clear()
 
     def _load(self) -> "tuple[LoadedModel, Runner]":
         from engine import device
 
         device.prepare()
-        from engine.grammar import GrammarCompiler
         from engine.models.load import load
         from engine.runner import Runner
 
         loaded = load(self._config, lambda stage: self._front.send(LoadEvent(time.monotonic(), stage)))
-        self._grammars = GrammarCompiler(loaded.chat, loaded.info.vocab_size)
-        return loaded, Runner(loaded, self._config)
+        self._grammars = loaded.chat.grammars(loaded.info.vocab_size)
+        return loaded, Runner(loaded, self._config, on_cache=self._front.send)
 
     def _take_messages(self, runner: "Runner") -> bool:
         """Act on everything in the inbox, waiting for a message where there is nothing to run; False to stop."""
         while True:
             try:
-                message = self._inbox.get(timeout=IDLE_WAIT_S) if runner.idle else self._inbox.get_nowait()
+                idle = runner.idle and not self._jobs
+                message = self._inbox.get(timeout=IDLE_WAIT_S) if idle else self._inbox.get_nowait()
             except queue.Empty:
                 return True
             if isinstance(message, _Stop):
                 return False
             if isinstance(message, _Cancel):
                 runner.cancel(message.request_id)
+            elif isinstance(message, _ClearCache):
+                runner.clear_cache()
+            elif isinstance(message, _Job):
+                self._jobs.append(message)
             else:
                 row = message.row
                 row.emit(_queued(row))
@@ -187,6 +249,17 @@ def as_engine_error(error: Exception) -> EngineError:
         return error
     log.error("the engine failed", exc_info=error)
     return EngineError(f"The engine failed: {type(error).__name__}: {error}. Restart it; the log has more.")
+
+
+def _run(job: _Job) -> None:
+    if not job.future.set_running_or_notify_cancel():
+        return
+    try:
+        result = job.work()
+    except Exception as error:
+        job.future.set_exception(error)
+    else:
+        job.future.set_result(result)
 
 
 def _forget_streams() -> None:

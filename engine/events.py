@@ -20,10 +20,14 @@ class Span:
 
     `reasoning` lies between the model's think tokens, `tool` between its tool-call tokens (tags left out);
     the rest is `text`. Kinds are decided by token id, never by matching text.
+
+    `opens` is set on the span, often an empty one, that stands right behind a tool-call tag, opening or closing: so an
+    empty call is seen, and two calls with nothing between them are told apart.
     """
 
     kind: SpanKind
     text: str
+    opens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Stats:
         depth: the largest depth that a step of it used.
         tokens_per_step: tokens made in a step, mean over steps.
         drafted_by_depth: [d] = how often the draft at depth d + 1 was judged; accepted_by_depth likewise.
+        queue_s: submit to the beginning of reading, seconds; None where it was never begun.
         ttft_s: submit to the end of the first step, seconds. decode_tok_s: tokens a second after that.
         prefill_tok_s: prompt tokens read a second, before the first step.
     """
@@ -79,6 +84,7 @@ class Stats:
     ttft_s: float | None = None
     prefill_tok_s: float | None = None
     decode_tok_s: float | None = None
+    queue_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,11 @@ class QueuedEvent:
 
 @dataclass(frozen=True, slots=True)
 class PrefillEvent:
-    """`done` of `total` prompt tokens are read; `cached` of them came from the cache, and `miss` says why no more."""
+    """`done` of `total` prompt tokens are read; `cached` of them came from the cache, and `miss` says why no more.
+
+    Where the request asked for `prompt_logprobs`, `logprobs` has those that this chunk gave. One event's follow on
+    those of the event before, from the prompt's second token to its last.
+    """
 
     request_id: str
     at: float
@@ -103,6 +113,7 @@ class PrefillEvent:
     total: int
     cached: int = 0
     miss: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,11 @@ class StepEvent:
     def emitted(self) -> int:
         return self.accepted + 1
 
+    @property
+    def judged(self) -> int:
+        """How many drafts were verified or refused: not those behind a refusal, nor those behind the row's end."""
+        return min(self.accepted + 1, self.drafted, len(self.tokens))
+
 
 @dataclass(frozen=True, slots=True)
 class FinishEvent:
@@ -186,4 +202,34 @@ class FailedEvent:
     error: str
 
 
-Event = QueuedEvent | PrefillEvent | TokenEvent | StepEvent | FinishEvent | LoadEvent | ReadyEvent | FailedEvent
+@dataclass(frozen=True, slots=True)
+class CacheEvent:
+    """What is kept of earlier prompts, told when the model is loaded and each time that it changes.
+
+    Attributes:
+        stretches: pieces of prompts in memory; those with one beginning share it. tokens: in all of them.
+        nbytes: bytes of memory that they take. limit: most that they may take.
+        evicted: stretches that have left memory for want of room since the model was loaded.
+        folder: where they are kept on disk as well; None where they are in memory only.
+    """
+
+    at: float
+    stretches: int
+    tokens: int
+    nbytes: int
+    limit: int
+    evicted: int
+    folder: str | None
+
+
+Event = (
+    QueuedEvent
+    | PrefillEvent
+    | TokenEvent
+    | StepEvent
+    | FinishEvent
+    | LoadEvent
+    | ReadyEvent
+    | CacheEvent
+    | FailedEvent
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from engine.chat import ChatFormat
 from engine.errors import BadRequestError, ContextOverflowError, EngineClosedError, EngineError
-from engine.events import Event, FailedEvent, ReadyEvent
+from engine.events import CacheEvent, Event, FailedEvent, ReadyEvent
 from engine.handle import EngineState, EventSink, ModelInfo
 from engine.request import Request
 
@@ -20,11 +20,13 @@ class Front:
     Attributes:
         state: as EngineHandle says.
         error: why the engine failed; None where it did not.
+        cache: what was last told of the cache; None before, and where there is none.
     """
 
     def __init__(self, listeners: tuple[EventSink, ...]) -> None:
         self.state: EngineState = "loading"
         self.error: EngineError | None = None
+        self.cache: CacheEvent | None = None
         self._info: ModelInfo | None = None
         self._chat: ChatFormat | None = None
         self._loaded = threading.Event()
@@ -71,6 +73,8 @@ class Front:
 
     def send(self, event: Event, *sinks: EventSink) -> None:
         """Hand an event to `sinks` and to all listeners; one that raises is logged and hurts nobody."""
+        if isinstance(event, CacheEvent):
+            self.cache = event
         for sink in (*sinks, *self._listeners):
             try:
                 sink(event)
@@ -83,6 +87,12 @@ class Front:
         self.state = "ready"
         self._loaded.set()
         self.send(ReadyEvent(time.monotonic(), info.name))
+
+    def restart(self) -> None:
+        """The engine has failed, and another one will be loaded in its place."""
+        self.state = "loading"
+        self.cache = self._info = self._chat = None
+        self._loaded.clear()
 
     def stop(self, error: EngineError | None) -> None:
         """Take nothing more: closed, or failed where there is an error. Nobody is told yet."""

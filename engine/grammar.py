@@ -7,7 +7,8 @@ it does not depend on how it was drafted.
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -28,12 +29,16 @@ _NAMES: dict[GrammarKind, str] = {
     "lark": "Lark grammar",
 }
 _ERROR_SHOWN = 400  # characters
+_KEPT = 16  # compiled grammars
+_TAG_BREAKS = 2  # behind `</think>`
 
 
 class GrammarCompiler:
     """Compiles grammars for one model's vocabulary. Any thread may use it.
 
-    What llguidance needs of the vocabulary is made when the first grammar comes (0.05 s for 6,000 tokens).
+    What llguidance needs of the vocabulary is made when the first grammar comes (0.05 s for 6,000 tokens). The last
+    grammars are kept: a large one takes 0.1 s and more, a copy of it 20 microseconds, so one that was compiled ahead
+    (where it may take its time) costs its request nothing.
     """
 
     def __init__(self, chat: ChatFormat, vocab_size: int) -> None:
@@ -41,6 +46,8 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._line_breaks: dict[int, int] = {}
+        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
     def compile(self, grammar: Grammar, prompt: Sequence[int]) -> "Constraint":
         """The start of an answer to this prompt.
@@ -48,6 +55,21 @@ class GrammarCompiler:
         Raises BadRequestError, with what is wrong, for a grammar that can not be compiled, is too complex, or lets
         no answer pass.
         """
+        with self._lock:
+            known = self._kept.get(grammar)
+            if known is not None:
+                self._kept.move_to_end(grammar)
+                matcher = known.deep_copy()
+        if known is None:
+            matcher = self._compiled(grammar)
+            with self._lock:
+                self._kept[grammar] = matcher.deep_copy()
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+        reasoning = self._chat.starts_in(prompt) == "reasoning"
+        return Constraint(matcher, self._chat, self._vocab_size, reasoning, self._line_breaks)
+
+    def _compiled(self, grammar: Grammar) -> LLMatcher:
         name = _NAMES[grammar.kind]
         try:
             matcher = LLMatcher(self._vocabulary(), _source(grammar), log_level=0, limits=_LIMITS)
@@ -59,7 +81,7 @@ class GrammarCompiler:
             raise BadRequestError(f"The {name} lets no answer pass; change it so that one does.", "grammar")
         if problem:
             raise BadRequestError(f"The {name} can not be used: {problem}", "grammar")
-        return Constraint(matcher, self._chat, self._vocab_size, self._chat.starts_in(prompt) == "reasoning")
+        return matcher
 
     def _vocabulary(self) -> LLTokenizer:
         with self._lock:
@@ -67,6 +89,7 @@ class GrammarCompiler:
                 words = _Words(self._chat, self._vocab_size)
                 self._tokenizer = LLTokenizer(words, eos_token=sorted(self._chat.eos_ids))  # type: ignore[arg-type]
                 words.split = self._tokenizer.greedy_tokenize
+                self._line_breaks = {t: len(b) for t, b in enumerate(words.tokens) if b in (b"\n", b"\n\n")}
             return self._tokenizer
 
 
@@ -74,13 +97,19 @@ class Constraint:
     """One answer's place in its grammar. Where the prompt ends inside reasoning, the grammar begins behind that; until
     then everything passes but the end of the answer and a tool call, which would leave it without its grammar.
 
+    Up to two line breaks behind the end of reasoning belong to the tag, as in `engine.text.TextStream`: templates write
+    them, so a model that was kept from them would begin as it never has.
+
     Only the engine thread may use it, once the request is submitted.
 
     Attributes:
         error: why the grammar can not be followed any further; None while all is well.
     """
 
-    def __init__(self, matcher: LLMatcher, chat: ChatFormat, vocab_size: int, reasoning: bool) -> None:
+    def __init__(
+        self, matcher: LLMatcher, chat: ChatFormat, vocab_size: int, reasoning: bool, line_breaks: Mapping[int, int]
+    ) -> None:
+        """`line_breaks` are the tokens of nothing else, with how many each has."""
         self.error: str | None = None
         self._matcher = matcher
         self._eos_ids = chat.eos_ids
@@ -90,16 +119,19 @@ class Constraint:
         kept_out = set(chat.eos_ids) | ({chat.tool_ids[0]} if chat.tool_ids is not None else set())
         self._reasoning_mask = _without(self._anything, kept_out)
         self._reasoning = self._think_end is not None
+        self._breaks = 0  # line breaks that may come yet before the grammar begins
+        self._line_breaks = line_breaks
         self._next: bytes | None = None  # the mask of the next token, where it is known
 
     @property
     def complete(self) -> bool:
         """Whether the answer is whole and nothing may follow it."""
-        return not self._reasoning and self._matcher.is_stopped() and not self._matcher.is_error()
+        outside = not self._reasoning and not self._breaks
+        return outside and self._matcher.is_stopped() and not self._matcher.is_error()
 
     def forced(self) -> list[int]:
         """The tokens that must come next, where only one way leads on."""
-        if self._reasoning or self.error is not None:
+        if self._reasoning or self._breaks or self.error is not None:
             return []
         return list(self._matcher.compute_ff_tokens())
 
@@ -116,7 +148,7 @@ class Constraint:
         """
         if self._next is None:
             self._next = self._mask()
-        masks, reasoning, taken = [self._next], self._reasoning, 0
+        masks, place, taken = [self._next], (self._reasoning, self._breaks), 0
         for draft in drafts:
             if not _passes(masks[-1], draft) or draft in self._eos_ids:
                 break
@@ -126,14 +158,19 @@ class Constraint:
             masks.append(self._mask())
         if taken and self.error is None:
             self._matcher.rollback(taken)
-        self._reasoning = reasoning
+        self._reasoning, self._breaks = place
         return masks + [self._anything] * (len(drafts) + 1 - len(masks))
 
     def _advance(self, token: int) -> int:
         """Go on by a token; how many the matcher took, 0 or 1."""
         if self._reasoning:
             self._reasoning = token != self._think_end
+            self._breaks = 0 if self._reasoning else _TAG_BREAKS
             return 0
+        if self._line_breaks.get(token, self._breaks + 1) <= self._breaks:
+            self._breaks -= self._line_breaks[token]
+            return 0
+        self._breaks = 0
         if self.error is not None or token in self._eos_ids:
             return 0
         if not self._matcher.consume_token(token):
@@ -147,7 +184,7 @@ class Constraint:
         if self.error is None:
             mask = self._matcher.compute_bitmask()[: self._width]
             if any(mask):
-                return mask
+                return _with(mask, [token for token, count in self._line_breaks.items() if count <= self._breaks])
             self._fail()
         return self._anything
 
@@ -193,6 +230,15 @@ def _without(mask: bytes, tokens: set[int]) -> bytes:
     bits = bytearray(mask)
     for token in tokens:
         bits[token >> 3] &= ~(1 << (token & 7)) & 0xFF
+    return bytes(bits)
+
+
+def _with(mask: bytes, tokens: Sequence[int]) -> bytes:
+    if not tokens:
+        return mask
+    bits = bytearray(mask)
+    for token in tokens:
+        bits[token >> 3] |= 1 << (token & 7)
     return bytes(bits)
 
 

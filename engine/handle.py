@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from engine.chat import ChatFormat
-from engine.events import Event
+from engine.events import CacheEvent, Event
 from engine.request import Request, Sampling
 
 EngineState = Literal["loading", "ready", "failed", "closed"]
@@ -57,6 +57,10 @@ class EngineHandle(Protocol):
     def chat(self) -> ChatFormat:
         """Renders messages into prompt ids; usable from any thread. Raises as `model` does."""
 
+    @property
+    def cache(self) -> CacheEvent | None:
+        """What was last told of the cache of prompts; None while nothing was, and where there is none."""
+
     def wait_ready(self, timeout: float | None = None) -> ModelInfo:
         """Block until the model is loaded. Raises the load's EngineError, or TimeoutError."""
 
@@ -69,6 +73,12 @@ class EngineHandle(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """End a request as `cancelled`, once its present step or chunk is over. Unknown ids are ignored."""
+
+    def clear_cache(self) -> None:
+        """Forget all prefixes of earlier prompts, in memory and on disk, once the present step or chunk is over.
+
+        A CacheEvent follows where there were any. What is on disk goes for other models and programs as well.
+        """
 
     def listen(self, on_event: EventSink) -> Callable[[], None]:
         """Send every event of every request to `on_event`; the answer ends that when called."""

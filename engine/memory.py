@@ -35,7 +35,7 @@ class MemoryPlan:
     """The limit, and what it is spent on before any row comes.
 
     Attributes:
-        limit: bytes that everything may take together. weights: bytes of the model.
+        limit: bytes that everything may take together. weights: bytes of the model, and of others beside it.
         longest: tokens that a row can ever have.
 
     Raises:
@@ -144,6 +144,14 @@ def no_more_room(prompt_tokens: int, made: int) -> OutOfMemoryError:
         f"The answer has {made} tokens after a prompt of {prompt_tokens}, and there is no memory for more of it beside "
         "what else runs. Send a max_tokens, so that memory is set aside before it begins, or send fewer requests at "
         "once, or start the engine with --kv-bits 8."
+    )
+
+
+def not_beside(size: int, room: int) -> OutOfMemoryError:
+    """What is told of a model that is to run beside the engine's own and does not fit in what is free."""
+    return OutOfMemoryError(
+        f"The model for this needs {_size(size)}, and {_size(room)} are free beside the chat model and its requests. "
+        "Try again when fewer requests run, use a smaller model, or allow the engine more memory."
     )
 
 

@@ -4,6 +4,7 @@ import mlx.core as mx
 
 from engine.caches.bank import Bank, checkpoints
 from engine.caches.recurrent import RecurrentCache
+from engine.logprobs import Scores, score
 from engine.models.spec import SpecModel
 from engine.penalties import Penalties
 from engine.row import Row
@@ -46,37 +47,50 @@ class Prefill:
             self._resume(bank, turn_ends)
 
     def _resume(self, bank: Bank, turn_ends: frozenset[int]) -> None:
+        prompt, scope = self.row.request.prompt, self.row.request.cache_scope
+        if self.row.request.prompt_logprobs is not None:
+            self._node = bank.root(scope)
+            self.miss = "the prompt's log-probabilities were asked for, so all of it is read"
+            ends = bank.ends(prompt, scope)  # on which it leaves its checkpoints, where others have left theirs
+            self._stops = [*ends, *checkpoints(prompt, turn_ends, max(ends, default=0))]
+            return
         recurrent = any(isinstance(cache, RecurrentCache) for cache in self._state.trunk)
-        found = bank.find(self.row.request.prompt, anywhere=not recurrent)
+        found = bank.find(prompt, not recurrent, scope)
         self._node, self.miss = found.node, found.reason
         self.done = self.cached = found.tokens
         if self.done:
             bank.restore(found, self._state)
             self._hidden = found.node.held.hidden if found.part is None else None
-        self._stops = checkpoints(self.row.request.prompt, turn_ends, self.done)
+        self._stops = checkpoints(prompt, turn_ends, self.done)
 
     @property
     def finished(self) -> bool:
         return self.done == self.total
 
-    def advance(self, most: int) -> None:
+    def advance(self, most: int) -> Scores | None:
         """Read up to `most` more tokens, no further than the next checkpoint, and evaluate.
 
-        Deep in a long prompt it reads fewer than that, see READ_AREA.
+        Deep in a long prompt it reads fewer than that, see READ_AREA. Gives the scores of the tokens that follow those
+        that were read, where the request asked for log-probabilities of its prompt.
+
+        Raises NumericalError where these can not be had, since a logit is not a finite number.
         """
         most = max(1, min(most, READ_AREA // (self.done + most)))
         end = min(self.done + most, self.total, *self._stops[:1])
-        tokens = mx.array([self.row.request.prompt[self.done : end]], dtype=mx.int32)
+        prompt, top = self.row.request.prompt, self.row.request.prompt_logprobs
+        tokens = mx.array([prompt[self.done : end]], dtype=mx.int32)
         hidden = self._spec.hidden(tokens, self._state)
         self._state.clock.advance_all(end - self.done)
         if self._spec.head is not None:
             self._read_head(tokens, hidden)
         self._hidden = hidden[:, -1:]
         mx.eval(self._hidden, self._state.arrays())
+        scores = None if top is None else score(self._spec, hidden, prompt[self.done + 1 : end + 1], top)
         self.done = end
         if self._stops[:1] == [end]:
             self._stops.pop(0)
             self._leave_checkpoint()
+        return scores
 
     def _read_head(self, tokens: mx.array, hidden: mx.array) -> None:
         before = [] if self._hidden is None else [self._hidden]

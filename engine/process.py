@@ -23,11 +23,11 @@ from engine.chat import ChatFormat, load_chat_format
 from engine.config import EngineConfig
 from engine.engine import as_engine_error
 from engine.errors import EngineClosedError, EngineError
-from engine.events import FinishEvent, FinishReason, Stats, TokenEvent, Usage
+from engine.events import CacheEvent, FinishEvent, FinishReason, Stats, TokenEvent, Usage
 from engine.front import Front
 from engine.handle import EngineState, EventSink, ModelInfo
 from engine.request import Request
-from engine.wire import Answer, Cancel, Failed, Item, Loaded, Stop, Submit, Told
+from engine.wire import Answer, Cancel, ClearCache, Failed, Item, Loaded, Stop, Submit, Told
 
 ANSWER_S = 30.0
 """How long the child may take to accept or refuse a request; it does so in a millisecond, unless it is stopped."""
@@ -93,6 +93,10 @@ class ProcessEngine:
     def chat(self) -> ChatFormat:
         return self._front.chat
 
+    @property
+    def cache(self) -> CacheEvent | None:
+        return self._front.cache
+
     def wait_ready(self, timeout: float | None = None) -> ModelInfo:
         return self._front.wait_ready(timeout)
 
@@ -117,6 +121,10 @@ class ProcessEngine:
     def cancel(self, request_id: str) -> None:
         with suppress(OSError):
             self._write(Cancel(request_id))
+
+    def clear_cache(self) -> None:
+        with suppress(OSError):
+            self._write(ClearCache())
 
     def listen(self, on_event: EventSink) -> Callable[[], None]:
         return self._front.listen(on_event)

@@ -111,6 +111,12 @@ class Request:
         stop: texts that end the answer; none of their characters is delivered.
         grammar: what the answer must look like; None leaves it free.
         logprobs: None for none, else how many alternatives to report beside each token's own.
+        prompt_logprobs: the same for each prompt token but the first. The whole prompt is read then, cached or not.
+            With it max_tokens may be 0: the prompt is scored and nothing is made.
+        single_call: the answer ends behind its first finished tool call.
+        raw: tags of thinking and tool calls are text like any other, so the text is all that the model wrote.
+        cache_scope: prefixes are shared with requests of this scope alone, so that nobody can find out by the time an
+            answer takes what others have asked.
         priority: interactive requests are begun before batch ones that wait.
         source: who asks, for the screens: chat, api, ask, bench, verify.
     """
@@ -125,6 +131,10 @@ class Request:
     accept_rule: AcceptRule | None = None
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    single_call: bool = False
+    raw: bool = False
+    cache_scope: str = ""
     priority: Priority = "interactive"
     source: str = "api"
     id: str = field(default_factory=lambda: "r" + secrets.token_hex(8))
@@ -138,12 +148,15 @@ class Request:
             raise BadRequestError(
                 f"The prompt holds token {bad}; this model's ids are 0 to {vocab_size - 1}.", "prompt"
             )
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise BadRequestError(f"max_tokens is {self.max_tokens}; it must be at least 1.", "max_tokens")
+        least = 1 if self.prompt_logprobs is None else 0
+        if self.max_tokens is not None and self.max_tokens < least:
+            raise BadRequestError(f"max_tokens is {self.max_tokens}; it must be at least {least}.", "max_tokens")
         if self.depth is not None:
             _in_range("depth", self.depth, 0, MAX_DEPTH)
         if self.logprobs is not None:
             _in_range("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _in_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_TOP_LOGPROBS)
         if len(self.stop) > MAX_STOPS:
             raise BadRequestError(f"{len(self.stop)} stop strings were given; at most {MAX_STOPS} are taken.", "stop")
         for stop in self.stop:

@@ -1,7 +1,7 @@
 """The host's side of one running request: which tokens are delivered, when it ends, what it counts."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from engine.events import (
 )
 from engine.handle import EventSink
 from engine.request import AcceptRule, Request
-from engine.text import TextStream
+from engine.text import FirstCall, TextStream
 
 if TYPE_CHECKING:
     from engine.grammar import Constraint
@@ -44,6 +44,15 @@ class RowStep:
     @property
     def accepted(self) -> int:
         return len(self.tokens) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _NoTags:
+    """A vocabulary in which no token opens or closes anything."""
+
+    token_bytes: Callable[[int], bytes]
+    think_ids: None = None
+    tool_ids: None = None
 
 
 class Row:
@@ -78,9 +87,14 @@ class Row:
         self.finished: FinishReason | None = None
         self._chat = chat
         self._context = context
-        self._text = TextStream(chat, stops=request.stop, kind=chat.starts_in(request.prompt))
+        if request.raw:
+            self._text = TextStream(_NoTags(chat.token_bytes), stops=request.stop)
+        else:
+            self._text = TextStream(chat, stops=request.stop, kind=chat.starts_in(request.prompt))
+        style = chat.tool_style if request.single_call and not request.raw else None
+        self._first_call = None if style is None else FirstCall(chat, style)
         room = context - len(request.prompt)
-        self.max_tokens = min(request.max_tokens or room, room)
+        self.max_tokens = room if request.max_tokens is None else min(request.max_tokens, room)
         self._submitted = time.monotonic()
         self._prefill_started: float | None = None
         self._prefill_done: float | None = None
@@ -165,7 +179,8 @@ class Row:
             self._delivered += 1
             self._reasoning += kind == "reasoning" or self._text.kind == "reasoning"
             self._accepted += place < drafted
-            if self._text.stopped is not None or self._completed_by(token):
+            called = self._first_call is not None and self._first_call.ends_at(token)
+            if self._text.stopped is not None or self._completed_by(token) or called:
                 self.finished = "stop"
                 break
             if self._delivered >= self.max_tokens:
@@ -187,7 +202,8 @@ class Row:
         return self.grammar.complete
 
     def end(self, reason: FinishReason, error: str | None = None) -> None:
-        """End the row from outside: cancelled, or failed. What was held back is delivered first."""
+        """End the row from outside: cancelled, failed, or read where nothing is to be made. What was held back is
+        delivered first."""
         if self.finished is not None:
             return
         self.finished = reason
@@ -228,4 +244,5 @@ class Row:
             ttft_s=None if first is None else first - self._submitted,
             prefill_tok_s=read / (done - started) if read and done and started else None,
             decode_tok_s=(len(self.made) - self._first_tokens) / decoding if decoding > 0 else None,
+            queue_s=None if started is None else started - self._submitted,
         )

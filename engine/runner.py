@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -12,8 +12,9 @@ from engine import device
 from engine.caches.bank import open_bank
 from engine.config import EngineConfig
 from engine.errors import EngineError, NumericalError, OutOfMemoryError
-from engine.events import FinishReason, PrefillEvent, TokenLogprob
-from engine.memory import MemoryPlan, Reservations, no_more_room, out_of_memory, ran_out
+from engine.events import CacheEvent, FinishReason, PrefillEvent, TokenLogprob
+from engine.logprobs import NOT_FINITE, Scores, told
+from engine.memory import MemoryPlan, Reservations, no_more_room, not_beside, out_of_memory, ran_out
 from engine.models.load import LoadedModel
 from engine.models.row_cost import row_cost
 from engine.planner import Planner, RowOutcome
@@ -25,10 +26,6 @@ from engine.step import Outcome, StepPlan, speculate
 from engine.times import StepTimes
 
 log = logging.getLogger(__name__)
-_BROKEN = (
-    "The model gave a logit that is not a finite number. Its weights may be damaged, or the prompt drives it out of "
-    "range; inspect the model, or try another prompt."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,8 @@ class Flight:
 class Runner:
     """The loaded model with its batch. Lives on the engine thread; nothing of it may be touched elsewhere.
 
-    `on_step` is told where the time of each step went that followed another one at once.
+    `on_step` is told where the time of each step went that followed another one at once, `on_cache` what the bank
+    holds, each time that this has changed.
 
     Attributes:
         plan: what requests may take of the memory; plain data, for any thread.
@@ -56,9 +54,14 @@ class Runner:
     """
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, on_step: Callable[[StepTimes], None] | None = None
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        on_step: Callable[[StepTimes], None] | None = None,
+        on_cache: Callable[[CacheEvent], None] | None = None,
     ) -> None:
         self._on_step = on_step
+        self._on_cache = on_cache
         self._spec = loaded.spec
         self._chat = loaded.chat
         limit = config.memory_bytes or device.prepare().memory
@@ -123,6 +126,40 @@ class Runner:
         self._extend()
         self._guarded(self._batch, self._step)
         self._drop_ended()
+        self.tell_cache()
+
+    def pause(self) -> None:
+        """Read the step in front, for other work to come between it and the next one, whose time then says nothing."""
+        self._guarded(self._batch, self._land_ahead)
+        self._drop_ended()
+        self._landed_at = None
+
+    def set_aside(self, size: int) -> None:
+        """Take so many bytes out of the plan, for a model beside this one; a negative size puts them back.
+
+        Raises OutOfMemoryError where they are not free, or a row that waits here would have no place any more.
+        """
+        room = self._reserved.room
+        try:
+            plan = replace(self.plan, weights=self.plan.weights + size)
+            for row in self._scheduler.rows:
+                plan.check(len(row.request.prompt), row.request.max_tokens)
+        except OutOfMemoryError:
+            raise not_beside(size, room) from None
+        if size > room:
+            raise not_beside(size, room)
+        self.plan = self._reserved.plan = plan
+        self._shrink_bank()
+
+    def clear_cache(self) -> None:
+        """Forget all prefixes of earlier prompts; prompts that are being read go on with what they have."""
+        if self._bank is not None:
+            self._bank.erase()
+
+    def tell_cache(self) -> None:
+        """Say what the bank holds, where that has changed."""
+        if self._bank is not None and self._bank.changed and self._on_cache is not None:
+            self._on_cache(self._bank.told())
 
     @property
     def _batch(self) -> list[Row]:
@@ -135,7 +172,8 @@ class Runner:
             return prefill.total - prefill.done
         if row not in self._lengths:
             prompt = row.request.prompt
-            cached = self._bank.known(prompt) if self._bank is not None else 0
+            whole = row.request.prompt_logprobs is not None
+            cached = 0 if self._bank is None or whole else self._bank.known(prompt, row.request.cache_scope)
             self._lengths[row] = len(prompt) - 1 - cached
         return self._lengths[row]
 
@@ -178,16 +216,23 @@ class Runner:
             self._shrink_bank()
             prefill = self._prefills[row] = Prefill(self._spec, row, self._bank, self._chat.eos_ids)
             row.prefill_started(prefill.cached)
+        scores = None
         if not prefill.finished:
             begun, before = time.perf_counter(), prefill.done
-            prefill.advance(chunk)
+            scores = prefill.advance(chunk)
             self._scheduler.chunks.observe(prefill.done - before, time.perf_counter() - begun)
             self._shrink_bank()  # of what it has left there
         self._landed_at = None
+        logprobs = () if scores is None else told(scores, row.request.prompt_logprobs or 0, self._chat.token_bytes)
         row.emit(
-            PrefillEvent(row.request.id, time.monotonic(), prefill.done, prefill.total, prefill.cached, prefill.miss)
+            PrefillEvent(
+                row.request.id, time.monotonic(), prefill.done, prefill.total, prefill.cached, prefill.miss, logprobs
+            )
         )
-        if prefill.finished:
+        if prefill.finished and row.request.max_tokens == 0:
+            row.prefill_done()
+            row.end("length")
+        elif prefill.finished:
             self._planner.admit(row)
             joining = prefill.rows()
             joined = joining if self._rows is None else Rows.merge([self._rows, joining])
@@ -241,7 +286,7 @@ class Runner:
                 continue
             accepted, broken = numbers[2 * plan.depth + 1 :]
             if broken:
-                row.end("error", str(NumericalError(_BROKEN)))
+                row.end("error", str(NumericalError(NOT_FINITE)))
                 continue
             if row.grammar is not None and row.grammar.error is not None:
                 row.end("error", row.grammar.error)
@@ -259,17 +304,12 @@ class Runner:
             build, dispatch = flight.built_at - flight.launched_at, flight.sent_at - flight.built_at
             self._on_step(StepTimes(plan.depth, build, dispatch, now - asked_at, time.perf_counter() - now, seconds))
 
-    def _logprobs(self, row: Row, place: int, tokens: list[int], outcome: Outcome) -> list[TokenLogprob]:
+    def _logprobs(self, row: Row, place: int, tokens: list[int], outcome: Outcome) -> tuple[TokenLogprob, ...]:
         if row.request.logprobs is None or outcome.logprobs is None:
-            return []
+            return ()
         values: Any = outcome.logprobs[place].tolist()
         ids: Any = [[]] * len(values) if outcome.likeliest is None else outcome.likeliest[place].tolist()
-        text = self._chat.token_bytes
-        result = []
-        for token, (own, *top), likeliest in zip(tokens, values, ids, strict=False):
-            ranked = sorted(zip(likeliest, top, strict=True), key=lambda pair: -pair[1])[: row.request.logprobs]
-            result.append(TokenLogprob(token, text(token), own, tuple((i, text(i), v) for i, v in ranked)))
-        return result
+        return told(Scores(tokens, values, ids), row.request.logprobs, self._chat.token_bytes)
 
     def _drop_ended(self) -> None:
         keep = self._scheduler.drop_ended()

@@ -1,10 +1,14 @@
 """Token ids to text: bytes to characters, tags to kinds, stop strings to an end. Pure Python."""
 
 import codecs
+import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from engine.events import Span, SpanKind
+
+ToolStyle = Literal["xml", "json"]
+"""How a model writes tool calls: `<function=..><parameter=..>` as Qwen3.5, or JSON objects with name and arguments."""
 
 
 class TokenFacts(Protocol):
@@ -130,6 +134,8 @@ class TextStream:
             self._decoder = _decoder()
             self._kind = to
             self._skip = 1 if to == "reasoning" else 2 if came_from == "reasoning" and to == "text" else 0
+            if "tool" in (came_from, to):
+                spans.append(Span(to, "", opens=True))
         return spans
 
     def _close_run(self) -> list[Span]:
@@ -158,6 +164,42 @@ class TextStream:
 
     def _span(self, text: str) -> list[Span]:
         return [Span(self._kind, text)] if text else []
+
+
+class FirstCall:
+    """Finds where an answer's first tool call is finished, for answers that are to have no more than one.
+
+    A close token inside an argument ends no call, so the call's text has to look whole where the token stands: closed
+    by its function tag in the XML style, one JSON object in the other.
+    """
+
+    def __init__(self, facts: TokenFacts, style: ToolStyle) -> None:
+        self._facts = facts
+        self._style = style
+        self._tags = facts.tool_ids or (-1, -1)
+        self._call = b""
+        self._inside = False
+
+    def ends_at(self, token: int) -> bool:
+        """Add a token of the answer; whether it finished the call."""
+        if token == self._tags[0] and not self._inside:
+            self._call, self._inside = b"", True
+            return False
+        if token == self._tags[1]:
+            self._inside = False
+            if self._whole():
+                return True
+        self._call += self._facts.token_bytes(token)
+        return False
+
+    def _whole(self) -> bool:
+        text = self._call.decode("utf-8", "replace")
+        if self._style == "xml":
+            return text.rstrip().endswith("</function>")
+        try:
+            return isinstance(json.loads(text), dict)
+        except (ValueError, RecursionError):
+            return False
 
 
 def _decoder() -> codecs.IncrementalDecoder:

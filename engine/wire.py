@@ -1,7 +1,8 @@
 """What ProcessEngine and its child process tell each other: plain data, pickled through private pipes between the two.
 
-`control` carries the config first, then Submit, Cancel and Stop one way and an Answer to each Submit the other way;
-`events` carries Batches from the child. Nothing else can write to either, and nothing of it is ever kept in a file.
+`control` carries the config first, then Submit, Cancel, ClearCache and Stop one way and an Answer to each Submit the
+other way; `events` carries Batches from the child. Nothing else can write to either, and nothing of it is ever kept in
+a file.
 """
 
 import logging
@@ -24,6 +25,11 @@ class Submit:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 
 from engine.engine import ThreadEngine, as_engine_error
 from engine.errors import EngineError
-from engine.events import Event, FailedEvent, LoadEvent, ReadyEvent
-from engine.wire import Answer, Batch, Cancel, Failed, Item, Loaded, Stop, Submit, Told
+from engine.events import CacheEvent, Event, FailedEvent, LoadEvent, ReadyEvent
+from engine.wire import Answer, Batch, Cancel, ClearCache, Failed, Item, Loaded, Stop, Submit, Told
 
 BEAT_S = 0.25
 FLUSH_S = 2.0
@@ -32,7 +32,7 @@ def main(control: Connection, events: Connection) -> None:
     logging.basicConfig(handlers=[logging.handlers.QueueHandler(outbox.queue)], level=logging.WARNING)
 
     def listen(event: Event) -> None:
-        if isinstance(event, LoadEvent):
+        if isinstance(event, LoadEvent | CacheEvent):
             outbox.queue.put(Told(None, event))
         elif isinstance(event, ReadyEvent | FailedEvent):
             try:
@@ -54,6 +54,8 @@ def _serve(engine: ThreadEngine, control: Connection, outbox: "Outbox") -> None:
             control.send(Answer(message.ticket, _submit(engine, message, outbox.queue)))
         elif isinstance(message, Cancel):
             engine.cancel(message.request_id)
+        elif isinstance(message, ClearCache):
+            engine.clear_cache()
         elif isinstance(message, Stop):
             if engine.state == "ready":
                 engine.close(message.seconds)

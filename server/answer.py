@@ -1,14 +1,16 @@
 """A row's events as pieces of an answer: for a stream piece by piece, or gathered until the row has finished."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Literal
 
 from engine.chat import ChatFormat
 from engine.events import FinishEvent, Span, TokenEvent, TokenLogprob, Usage
 from engine.handle import EngineHandle
 from server.generation import Batch, Generation, failure
-from server.pieces import CallArguments, CallBegin, Piece, Reasoning, Text
+from server.pieces import CallArguments, CallBegin, CallEnd, Piece, Reasoning, Text
+from server.tool_calls import CallReader
 from server.tools import Tools
 
 Reason = Literal["stop", "length", "tool_calls"]
@@ -17,16 +19,14 @@ Reason = Literal["stop", "length", "tool_calls"]
 class Answer:
     """Turns one row's events into pieces.
 
-    A call that the model makes where it was offered no tools is text, tags included.
+    A call of what may not be called is text, tags included; see `CallReader` for what else a call may come to.
 
     Attributes:
         finish: the row's last event, once it has come.
     """
 
     def __init__(self, chat: ChatFormat, tools: Tools) -> None:
-        self._tags = tuple(chat.decode([tag]) for tag in chat.tool_ids or ())
-        self._in_tool = False
-        self._calls = 0
+        self._reader = CallReader(chat.tool_style, tools.named())
         self.finish: FinishEvent | None = None
 
     def take(self, events: Iterable[TokenEvent | FinishEvent]) -> list[Piece]:
@@ -35,12 +35,11 @@ class Answer:
         for event in events:
             if isinstance(event, FinishEvent):
                 self.finish = event
-                if event.reason == "stop" and event.stop is None:
-                    _add(pieces, Text(self._tag(False)))
+                pieces += self._reader.stop() if event.reason == "stop" else self._reader.cut_off()
                 break
             for span in event.spans:
-                self._span(pieces, span)
-        return pieces
+                pieces += self._span(span)
+        return joined(pieces)
 
     @property
     def reason(self) -> Reason:
@@ -48,29 +47,45 @@ class Answer:
         assert self.finish is not None
         if self.finish.reason == "length":
             return "length"
-        return "tool_calls" if self._calls else "stop"
+        return "tool_calls" if self._reader.calls else "stop"
 
-    def _span(self, pieces: list[Piece], span: Span) -> None:
-        _add(pieces, Text(self._tag(span.kind == "tool")))
-        _add(pieces, Reasoning(span.text) if span.kind == "reasoning" else Text(span.text))
+    @property
+    def cut(self) -> str:
+        """The text of a call that max_tokens cut short, where its beginning was among the pieces; else empty."""
+        return self._reader.cut
 
-    def _tag(self, tool: bool) -> str:
-        if tool == self._in_tool:
-            return ""
-        self._in_tool = tool
-        return self._tags[0 if tool else 1]
+    def _span(self, span: Span) -> list[Piece]:
+        reader = self._reader
+        if span.kind == "tool":
+            opened = reader.open() if span.opens or not reader.inside else []
+            return opened + reader.feed(span.text)
+        closed = reader.close() if reader.inside else []
+        if span.kind == "reasoning":
+            return [*closed, *reader.stop(), Reasoning(span.text)]
+        return closed + reader.feed(span.text)
 
 
-def _add(pieces: list[Piece], piece: Piece) -> None:
-    """Append, or join to the last piece of the same kind; an empty text adds nothing."""
-    if isinstance(piece, Text | Reasoning):
-        last = pieces[-1] if pieces else None
-        if not piece.text:
-            return
-        if isinstance(last, Text | Reasoning) and type(last) is type(piece):
-            pieces[-1] = type(piece)(last.text + piece.text)
-            return
-    pieces.append(piece)
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same pieces with neighbours of a kind made one; empty texts are left out."""
+    result: list[Piece] = []
+    for (kind, _), group in groupby((piece for piece in pieces if not _says_nothing(piece)), key=_kind):
+        if kind in (CallBegin, CallEnd):
+            result += group
+            continue
+        first, *more = (piece for piece in group if isinstance(piece, _Said))
+        result.append(replace(first, text="".join([first.text, *(piece.text for piece in more)])) if more else first)
+    return result
+
+
+_Said = Text | Reasoning | CallArguments
+
+
+def _says_nothing(piece: Piece) -> bool:
+    return isinstance(piece, _Said) and not piece.text
+
+
+def _kind(piece: Piece) -> tuple[type[Piece], int]:
+    return type(piece), piece.index if isinstance(piece, CallArguments) else 0
 
 
 @dataclass(slots=True)
@@ -129,22 +144,25 @@ async def gather(engine: EngineHandle, generation: Generation, answers: Sequence
     Raises:
         ApiError: where one of them failed. ClientGone: there is nobody to answer.
     """
-    events: list[list[TokenEvent | FinishEvent]] = [[] for _ in answers]
+    pieces: list[list[Piece]] = [[] for _ in answers]
+    logprobs: list[list[TokenLogprob]] = [[] for _ in answers]
     async for batch in generation.batches():
-        for index, event in batch:
-            events[index].append(event)
-            error = failure(event, engine) if isinstance(event, FinishEvent) else None
+        for index, events in by_row(batch):
+            pieces[index] += answers[index].take(events)
+            logprobs[index] += logprobs_of(events)
+            finish = answers[index].finish
+            error = None if finish is None else failure(finish, engine)
             if error is not None:
                 raise error
-    return [_whole(answer, row) for answer, row in zip(answers, events, strict=True)]
+    return [_whole(*row) for row in zip(answers, pieces, logprobs, strict=True)]
 
 
-def _whole(answer: Answer, events: Sequence[TokenEvent | FinishEvent]) -> Whole:
-    pieces = answer.take(events)
+def _whole(answer: Answer, pieces: Sequence[Piece], logprobs: list[TokenLogprob]) -> Whole:
     assert answer.finish is not None
-    whole = Whole(answer.reason, answer.finish)
+    whole = Whole(answer.reason, answer.finish, logprobs=logprobs)
+    ended = {piece.index for piece in pieces if isinstance(piece, CallEnd)}
     calls: list[Call] = []
-    for piece in pieces:
+    for piece in joined([*(piece for piece in pieces if _belongs(piece, ended)), Text(answer.cut)]):
         if isinstance(piece, CallBegin):
             calls.append(Call(piece.name))
             whole.parts.append(calls[-1])
@@ -152,5 +170,9 @@ def _whole(answer: Answer, events: Sequence[TokenEvent | FinishEvent]) -> Whole:
             calls[piece.index].arguments += piece.text
         elif isinstance(piece, Text | Reasoning):
             whole.parts.append(piece)
-    whole.logprobs = logprobs_of(events)
     return whole
+
+
+def _belongs(piece: Piece, ended: set[int]) -> bool:
+    """Whether it is part of a whole answer: half a call is not, but text."""
+    return not isinstance(piece, CallBegin | CallArguments) or piece.index in ended

@@ -3,9 +3,21 @@
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server import errors, health, models, openai_chat
+from server import (
+    admin,
+    anthropic_messages,
+    errors,
+    health,
+    models,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    retrieval,
+)
+from server.access import Access
 from server.backend import Backend
-from server.security import Guard
+from server.keys import Keys
+from server.security import LOOPBACK_NAMES, Guard
 
 
 class TidyPath:
@@ -16,17 +28,24 @@ class TidyPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = "/" + "/".join(part for part in scope["path"].split("/") if part)
-        await self.app({**scope, "path": path}, receive, send)
+        scope["path"] = path
+        await self.app(scope, receive, send)
 
 
-def create_app(backend: Backend) -> FastAPI:
-    """All endpoints over a backend."""
+def create_app(backend: Backend, hosts: frozenset[str] = LOOPBACK_NAMES, keys: Keys | None = None) -> FastAPI:
+    """All endpoints over a backend, for requests to one of `hosts` with one of `keys`."""
     # FastAPI's documentation pages load scripts from other sites, so they are off.
     app = FastAPI(title="mtplx-tui", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     errors.install(app)
-    app.include_router(health.routes(backend.engine, backend.limits))
-    app.include_router(models.routes(backend.engine))
+    app.include_router(health.routes(backend))
+    app.include_router(models.routes(backend))
     app.include_router(openai_chat.routes(backend))
+    app.include_router(anthropic_messages.routes(backend))
+    app.include_router(openai_completions.routes(backend))
+    app.include_router(openai_responses.routes(backend))
+    app.include_router(retrieval.routes(backend))
+    app.include_router(admin.routes(backend))
     app.add_middleware(TidyPath)
-    app.add_middleware(Guard, limits=backend.limits)
+    app.add_middleware(Guard, limits=backend.limits, hosts=hosts, keys=keys)
+    app.add_middleware(Access, metrics=backend.telemetry.metrics)
     return app

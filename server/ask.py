@@ -1,7 +1,8 @@
 """One form of what a client asks, whatever API it came through, and the one way from there to engine requests."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -9,8 +10,9 @@ from engine.handle import ModelInfo
 from engine.request import SEED_MODULUS, Grammar, Request, Sampling
 from server.backend import Backend
 from server.conversation import Turn
-from server.errors import context_overflow
+from server.errors import context_overflow, invalid
 from server.limits import Limits
+from server.tool_grammar import answer_grammar
 from server.tools import Tools
 
 
@@ -46,8 +48,8 @@ def prompt_of(backend: Backend, model: ModelInfo, ask: Ask) -> tuple[int, ...]:
     Raises:
         ApiError: for more than the context can hold. BadRequestError: from the model's template.
     """
-    _refuse_endless(ask.turns, model.context, backend.limits)
     shown = [tool.shown for tool in ask.tools.offered]
+    _refuse_endless([*ask.turns, *shown], model.context, backend.limits)
     prompt = backend.engine.chat.render(ask.turns, thinking=ask.thinking, tools=shown or None)
     if len(prompt) >= model.context:
         raise context_overflow(model.context, len(prompt))
@@ -56,6 +58,10 @@ def prompt_of(backend: Backend, model: ModelInfo, ask: Ask) -> tuple[int, ...]:
 
 def requests_of(backend: Backend, model: ModelInfo, ask: Ask, request_id: str) -> tuple[Request, ...]:
     """An engine request for each answer wanted, the first with `request_id`. Raises as `prompt_of`."""
+    if ask.tools.named() and backend.engine.chat.tool_style is None:
+        raise invalid(
+            "tools", "this model can not call tools; leave them out, or send a tool_choice that forbids calls"
+        )
     prompt = prompt_of(backend, model, ask)
     first = Request(
         prompt=prompt,
@@ -65,17 +71,20 @@ def requests_of(backend: Backend, model: ModelInfo, ask: Ask, request_id: str) -
         seed=None if ask.seed is None else ask.seed % SEED_MODULUS,
         ignore_eos=ask.ignore_eos,
         logprobs=ask.logprobs,
-        grammar=ask.answer,
+        grammar=answer_grammar(backend.engine.chat, model.vocab_size, ask.tools, ask.answer),
+        single_call=not ask.tools.parallel,
         source=ask.source,
         id=request_id,
     )
+    if first.grammar is not None and ask.ignore_eos:
+        raise invalid("ignore_eos", "can not be set where a format or the tools say where the answer ends")
     first.check(model.vocab_size)
     return tuple(_siblings(first, ask.n))
 
 
-def _refuse_endless(turns: list[Turn], context: int, limits: Limits) -> None:
+def _refuse_endless(shown: Sequence[Mapping[str, Any]], context: int, limits: Limits) -> None:
     """Refuse text that can not fit by far, before tokenising it keeps a core busy for minutes."""
-    size = len(to_json(turns))
+    size = len(to_json(shown))
     if size > max(limits.prompt_bytes, 8 * context):
         raise context_overflow(context, size, unit="bytes of text, which is more than can fit")
 

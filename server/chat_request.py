@@ -9,29 +9,18 @@ from pydantic import Field
 from engine.request import MAX_TOP_LOGPROBS, Request
 from server.ask import Ask, requests_of
 from server.backend import Backend
+from server.chat_tools import FunctionFields, ToolFields, tools_of
 from server.conversation import from_chat
 from server.errors import invalid
 from server.fields import SamplingFields
-from server.health import require_ready
 from server.jsonbody import Fields, Whole, check, parse
-from server.models import require_named
+from server.models import require_named, served
 from server.response_format import ResponseFormat, grammar
-from server.tools import Tool, Tools
+from server.tools import Tools
 
 
 class StreamOptions(Fields):
     include_usage: bool | None = None
-
-
-class FunctionFields(Fields):
-    name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class ToolFields(Fields):
-    type: Literal["function"]
-    function: FunctionFields
 
 
 class ChatFields(SamplingFields):
@@ -48,7 +37,9 @@ class ChatFields(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[ToolFields] | None = None
     tool_choice: Any = None
-    functions: list[Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[FunctionFields] | None = None
+    function_call: Any = None
     response_format: ResponseFormat | None = None
     modalities: list[str] | None = None
     audio: Any = None
@@ -81,15 +72,15 @@ def plan_chat(backend: Backend, raw: bytes, completion_id: str, source: str) -> 
     Raises:
         ApiError: for all that can not be run. BadRequestError: from the model's template.
     """
-    model = require_ready(backend.engine)
+    model = served(backend)
     data = parse(raw)
     fields = check(ChatFields, data)
-    require_named(fields.model, model)
-    _refuse_unbuilt(fields)
+    require_named(fields.model, model, backend.settings.value)
+    _refuse_sound(fields)
     ask = Ask(
         turns=from_chat(fields.messages),
         sampling=fields.sampling(model.sampling, model.vocab_size),
-        tools=_tools(data.get("tools")),
+        tools=tools_of(data),
         thinking=_thinking(fields),
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
         stop=fields.stops(),
@@ -111,21 +102,10 @@ def plan_chat(backend: Backend, raw: bytes, completion_id: str, source: str) -> 
     )
 
 
-def _tools(given: list[dict[str, Any]] | None) -> Tools:
-    offered = (Tool(tool["function"]["name"], tool, tool["function"].get("parameters") or {}) for tool in given or ())
-    return Tools(tuple(offered), choice="none")
-
-
-def _refuse_unbuilt(fields: ChatFields) -> None:
-    # Each of these asks for something other than text. Answering with text all the same would be a silent fallback.
+def _refuse_sound(fields: ChatFields) -> None:
+    # Answering with text all the same would be a silent fallback.
     if fields.audio is not None or any(modality != "text" for modality in fields.modalities or ()):
         raise invalid("audio" if fields.audio is not None else "modalities", "this model writes text only")
-    if fields.functions:
-        raise invalid("functions", "function calling is not supported yet; leave it out")
-    if fields.tools and fields.tool_choice != "none":
-        raise invalid("tools", 'tool calls are not supported yet; leave tools out, or send tool_choice "none"')
-    if not fields.tools and fields.tool_choice not in (None, "none", "auto"):
-        raise invalid("tool_choice", 'must be "none" or "auto" where no tools are given')
 
 
 def _thinking(fields: ChatFields) -> bool:
@@ -153,5 +133,7 @@ def _logprobs(fields: ChatFields) -> int | None:
 
 def _ignored(fields: ChatFields) -> Iterable[str]:
     yield from fields.model_extra or ()
+    if fields.tools:
+        yield from (name for name in ("functions", "function_call") if getattr(fields, name) is not None)
     if fields.stream_options is not None:
         yield from (f"stream_options.{name}" for name in fields.stream_options.model_extra or ())

@@ -4,7 +4,6 @@ OpenAI's is `{"error": {"message", "type", "param", "code"}}`, Anthropic's
 `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +22,7 @@ from engine.errors import (
     OutOfMemoryError,
     QueueFullError,
 )
-
-log = logging.getLogger("server")
+from server.logs import log, shown
 
 _TYPES = {
     401: "authentication_error",
@@ -37,7 +35,7 @@ _ANTHROPIC_TYPES = {**_TYPES, 500: "api_error", 503: "overloaded_error", 529: "o
 
 BUSY_RETRY_S = "1"  # honoured by every coding agent tried; a place is free as soon as any one answer ends
 
-_ROUTES = "GET /v1/models, POST /v1/chat/completions and GET /health"
+_ROUTES = "GET /v1/models, POST /v1/chat/completions, POST /v1/messages and GET /health"
 
 
 class ApiError(Exception):
@@ -72,7 +70,10 @@ class ApiError(Exception):
 
     def anthropic_body(self, request_id: str) -> dict[str, Any]:
         """Anthropic's envelope."""
-        kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        status = self.anthropic_status
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        if self.headers.get("x-should-retry") == "false" and kind == "overloaded_error":
+            kind = "api_error"  # the word alone makes its clients try again, and within a stream there is no header
         error = {"type": kind, "message": self.anthropic_message}
         return {"type": "error", "error": error, "request_id": request_id}
 
@@ -163,7 +164,7 @@ def install(app: FastAPI) -> None:
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        where = f"{request.method} {request.url.path}"
+        where = f"{request.method} {shown(request.scope['path'])}"
         message = str(error.detail)
         if error.status_code == 404:
             message = f"There is no {where} here. This server answers {_ROUTES}."
@@ -176,7 +177,7 @@ def install(app: FastAPI) -> None:
         return Response(status_code=499)  # nobody reads it
 
     async def unexpected(request: Request, error: Exception) -> Response:
-        log.error("%s %r failed", request.method, request.url.path, exc_info=error)
+        log.error("%s %s failed", request.method, shown(request.scope["path"]), exc_info=error)
         return ApiError(500, "The server failed on this request; its log has the details.").response(request.scope)
 
     app.add_exception_handler(ApiError, api_error)

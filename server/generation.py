@@ -1,22 +1,30 @@
 """One HTTP request's rows in the engine: submit them, carry their events to the event loop, end them early."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from starlette.types import Receive
 
-from engine.events import Event, FinishEvent, TokenEvent
+from engine.events import Event, FinishEvent, PrefillEvent, TokenEvent, TokenLogprob
 from engine.handle import EngineHandle
 from engine.request import Request
-from server.errors import ApiError
+from server.errors import BUSY_RETRY_S, ApiError
 from server.health import stalled
+from server.keys import CALLER, Caller
 from server.limits import Limits
+from server.settings import LiveSettings
+from server.telemetry import Telemetry
 
 Batch = list[tuple[int, TokenEvent | FinishEvent]]
 """Events with the index of the row that they belong to, in the order in which they were made."""
+
+QUEUE_RETRY_S = "30"
+"""For those that waited in vain: many others are before them, so coming back at once would not help."""
 
 
 class ClientGone(Exception):
@@ -26,9 +34,11 @@ class ClientGone(Exception):
 class Generations:
     """All generations that run, so that a shutdown can end them."""
 
-    def __init__(self, engine: EngineHandle, limits: Limits) -> None:
+    def __init__(self, engine: EngineHandle, limits: Limits, settings: LiveSettings, telemetry: Telemetry) -> None:
         self._engine = engine
         self._limits = limits
+        self._settings = settings
+        self._telemetry = telemetry
         self._running: set[Generation] = set()
         self._closing: ApiError | None = None
 
@@ -40,14 +50,25 @@ class Generations:
         """
         if self._closing is not None:
             raise self._closing
-        generation = Generation(self._engine, self._limits, requests)
+        caller = CALLER.get()
+        requests = self._settings.value.drafted(requests, self._engine.model.mode)
+        if caller.scope:
+            self._check_share(caller, len(requests))
+            requests = [replace(request, cache_scope=caller.scope) for request in requests]
+        generation = Generation(self._engine, self._limits, self._settings, requests, caller)
         self._running.add(generation)
         try:
             generation.submit()
         except BaseException:
             self._end(generation)
             raise
+        self._telemetry.journal.submitted(requests, caller)
         return generation
+
+    @property
+    def closing(self) -> bool:
+        """Whether no more requests are taken."""
+        return self._closing is not None
 
     @asynccontextmanager
     async def watched(self, generation: "Generation", receive: Receive) -> AsyncIterator[None]:
@@ -66,24 +87,55 @@ class Generations:
         for generation in self._running:
             generation.abort(error)
 
+    def _check_share(self, caller: Caller, more: int) -> None:
+        """Raise ApiError where one of several callers would take more places than it may."""
+        taken = sum(generation.rows for generation in self._running if generation.caller == caller)
+        if taken + more > self._limits.rows_per_key:
+            raise ApiError(
+                429,
+                f"{taken} answers for this key are on their way, and {self._limits.rows_per_key} may be at once. "
+                "Try again when one has ended.",
+                code="rate_limit_exceeded",
+                headers={"retry-after": BUSY_RETRY_S},
+            )
+
     def _end(self, generation: "Generation") -> None:
         generation.cancel()
         self._running.discard(generation)
 
 
 class Generation:
-    """Rows of one HTTP request. Only `_post` runs on the engine thread; the rest belongs to the event loop."""
+    """Rows of one HTTP request. Only `_post` runs on the engine thread; the rest belongs to the event loop.
 
-    def __init__(self, engine: EngineHandle, limits: Limits, requests: Sequence[Request]) -> None:
+    Attributes:
+        caller: whose request it is. rows: how many it has.
+        prompt_logprobs: for each row those of its prompt, where it asked; complete before the row's first token.
+        cached: for each row how many tokens of its prompt the cache had; None until its reading has begun.
+    """
+
+    def __init__(
+        self,
+        engine: EngineHandle,
+        limits: Limits,
+        settings: LiveSettings,
+        requests: Sequence[Request],
+        caller: Caller,
+    ) -> None:
+        self.caller = caller
+        self.rows = len(requests)
         self._engine = engine
         self._limits = limits
+        self._settings = settings
         self._requests = requests
+        self.prompt_logprobs: list[list[TokenLogprob]] = [[] for _ in requests]
+        self.cached: list[int | None] = [None for _ in requests]
         self._open = set(range(len(requests)))
         self._events: deque[tuple[int, TokenEvent | FinishEvent]] = deque()
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._waking = False
         self._abort: Exception | None = None
+        self._waits_since: float | None = time.monotonic()  # None once a row has begun
 
     def submit(self) -> None:
         for index, request in enumerate(self._requests):
@@ -100,11 +152,12 @@ class Generation:
         while self._open:
             silent = False
             try:
-                async with asyncio.timeout(self._limits.keep_alive_s):
+                async with asyncio.timeout(self._settings.value.keep_alive_s):
                     await self._ready.wait()
             except TimeoutError:
                 silent = True
                 self._check_engine()
+                self._check_wait()
             self._ready.clear()
             self._waking = False  # before reading: what is posted after this line wakes the loop again
             if self._abort is not None:
@@ -129,6 +182,10 @@ class Generation:
             self._engine.cancel(self._requests[index].id)
 
     def _post(self, index: int, event: Event) -> None:
+        if isinstance(event, PrefillEvent):
+            self.prompt_logprobs[index] += event.logprobs
+            self.cached[index] = event.cached
+            self._waits_since = None
         if not isinstance(event, TokenEvent | FinishEvent):
             return
         self._events.append((index, event))
@@ -143,6 +200,15 @@ class Generation:
             raise ApiError(500, "The engine does not respond.", code="engine_stalled")
         if self._engine.state in ("failed", "closed") and not self._events:
             raise ApiError(500, "The engine has stopped.", code="engine_failed")
+
+    def _check_wait(self) -> None:
+        if self._waits_since is not None and time.monotonic() - self._waits_since > self._limits.queue_wait_s:
+            raise ApiError(
+                503,
+                f"The engine was too busy to begin with this request for {self._limits.queue_wait_s:g} s.",
+                code="queue_timeout",
+                headers={"retry-after": QUEUE_RETRY_S},
+            )
 
 
 def failure(event: FinishEvent, engine: EngineHandle) -> ApiError | None:

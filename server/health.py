@@ -1,4 +1,6 @@
-"""Is there an engine that answers: GET /health, and the gate that other endpoints pass first."""
+"""Is there an engine that answers: GET /health and /ready, and the gate that other endpoints pass first."""
+
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from pydantic_core import to_json
@@ -8,6 +10,11 @@ from engine.errors import EngineError
 from engine.handle import EngineHandle, ModelInfo
 from server.errors import ApiError
 from server.limits import Limits
+
+if TYPE_CHECKING:
+    from server.backend import Backend
+
+LOADING_RETRY_S = "2"
 
 
 def require_ready(engine: EngineHandle) -> ModelInfo:
@@ -20,7 +27,7 @@ def require_ready(engine: EngineHandle) -> ModelInfo:
             503,
             "The model is still loading; try again in a moment.",
             code="model_loading",
-            headers={"retry-after": "2"},
+            headers={"retry-after": LOADING_RETRY_S},
         )
     if state == "closed":
         raise ApiError(503, "The engine has been closed.", code="engine_closed")
@@ -41,18 +48,32 @@ def stalled(engine: EngineHandle, limits: Limits) -> bool:
     return engine.heartbeat_age() > limits.stalled_s
 
 
-def routes(engine: EngineHandle, limits: Limits) -> APIRouter:
-    """GET /health: 200 only while the engine is loaded and its loop turns. It names no path and no prompt."""
+def routes(backend: "Backend") -> APIRouter:
+    """GET /health and /ready, which name no path, model, key or prompt, and the root.
+
+    /health is whether the server is worth keeping: 200 while its engine works or loads. A stalled engine can not be
+    ended within this process, so 503 there means that somebody has to start the program again. /ready is whether it
+    takes requests now.
+    """
     router = APIRouter()
+    engine, limits = backend.engine, backend.limits
+
+    def state() -> str:
+        if engine.state == "ready":
+            return "stalled" if stalled(engine, limits) else "ok"
+        return engine.state
 
     @router.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
-        state: str = engine.state
-        if state == "ready":
-            state = "stalled" if stalled(engine, limits) else "ok"
-        body = {"status": state, "heartbeat_age_s": round(engine.heartbeat_age(), 3)}
-        headers = {"retry-after": "2"} if state == "loading" else None
-        return Response(to_json(body), 200 if state == "ok" else 503, headers, "application/json")
+        now = state()
+        body = {"status": now, "heartbeat_age_s": round(engine.heartbeat_age(), 3)}
+        return Response(to_json(body), 200 if now in ("ok", "loading") else 503, media_type="application/json")
+
+    @router.api_route("/ready", methods=["GET", "HEAD"])
+    async def ready() -> Response:
+        now = "closing" if backend.generations.closing else state()
+        headers = {"retry-after": LOADING_RETRY_S} if now == "loading" else None
+        return Response(to_json({"status": now}), 200 if now == "ok" else 503, headers, "application/json")
 
     @router.api_route("/", methods=["GET", "HEAD"])
     async def root() -> Response:

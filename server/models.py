@@ -1,6 +1,7 @@
 """GET /v1/models and /v1/models/{id}: one object that the OpenAI and the Anthropic clients both read."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,23 +9,37 @@ from fastapi import APIRouter
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from engine.handle import EngineHandle, ModelInfo
+from engine.handle import ModelInfo
+from engine.retrieval.card import Card
+from server.backend import Backend
 from server.errors import ApiError
 from server.health import require_ready
+from server.settings import Settings
 
 
-def require_named(name: str | None, model: ModelInfo) -> None:
-    """Raise ApiError 404 unless `name` is the loaded model's, or none was given. A name never loads anything."""
-    if name is not None and name != model.name:
-        raise ApiError(
-            404,
-            f"The model {_short(name)} is not here; this server runs {model.name!r}.",
-            param="model",
-            code="model_not_found",
-        )
+def served(backend: Backend) -> ModelInfo:
+    """The loaded model, with the sampling that requests begin from: its own, or what is set.
+
+    Raises ApiError as `require_ready`.
+    """
+    model = require_ready(backend.engine)
+    return replace(model, sampling=backend.settings.value.sampling(model.sampling))
 
 
-def routes(engine: EngineHandle) -> APIRouter:
+def require_named(name: str | None, model: ModelInfo, settings: Settings) -> None:
+    """Raise ApiError 404 unless `name` means the loaded model, or none was given. A name never loads anything."""
+    if name is None or name == model.name or name in settings.aliases or settings.serve_any_name:
+        return
+    also = f" (or {', '.join(settings.aliases)})" if settings.aliases else ""
+    raise ApiError(
+        404,
+        f"The model {_short(name)} is not here; this server runs {model.name!r}{also}.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def routes(backend: Backend) -> APIRouter:
     """The list and the single model. Ids may hold slashes, escaped or not."""
     router = APIRouter()
     since = int(time.time())
@@ -32,40 +47,62 @@ def routes(engine: EngineHandle) -> APIRouter:
     @router.get("/v1/models")
     @router.get("/models", include_in_schema=False)
     async def models() -> Response:
-        model = require_ready(engine)
+        model = require_ready(backend.engine)
+        names = dict.fromkeys([model.name, *backend.settings.value.aliases])
+        data = [_describe(name, model.name, model.context, since) for name in names]
+        data += [
+            _describe(card.name, card.name, card.window, since) for card in _cards(backend) if card.name not in names
+        ]
         body = {
             "object": "list",
-            "data": [_describe(model, since)],
+            "data": data,
             "has_more": False,
             "first_id": model.name,
-            "last_id": model.name,
+            "last_id": data[-1]["id"],
         }
         return Response(to_json(body), media_type="application/json")
 
     @router.get("/v1/models/{name:path}")
     @router.get("/models/{name:path}", include_in_schema=False)
     async def one(name: str) -> Response:
-        model = require_ready(engine)
-        require_named(name, model)
-        return Response(to_json(_describe(model, since)), media_type="application/json")
+        model = require_ready(backend.engine)
+        card = next((card for card in _cards(backend) if card.name == name), None)
+        if card is not None and name != model.name:
+            body = _describe(name, name, card.window, since)
+        else:
+            require_named(name, model, backend.settings.value)
+            body = _describe(name, model.name, model.context, since)
+        return Response(to_json(body), media_type="application/json")
 
     return router
 
 
-def _describe(model: ModelInfo, since: int) -> dict[str, Any]:
+def _cards(backend: Backend) -> list[Card]:
+    """The models that make embeddings and rankings, once where they are the same."""
+    retrieval = backend.retrieval
+    cards = [] if retrieval is None else [retrieval.embedding, retrieval.rerank]
+    return list({card.name: card for card in cards if card is not None}.values())
+
+
+def _describe(name: str, root: str, context: int, since: int) -> dict[str, Any]:
+    """A model, called `root` by itself, under one of its names."""
     return {
-        "id": model.name,
+        "id": name,
         "object": "model",
         "type": "model",
         "created": since,
         "created_at": datetime.fromtimestamp(since, UTC).isoformat().replace("+00:00", "Z"),
         "owned_by": "mtplx-tui",
-        "display_name": model.name,
-        # The same number under the three names that clients look for.
-        "context_window": model.context,
-        "context_length": model.context,
-        "max_model_len": model.context,
-        "max_output_tokens": model.context,
+        "display_name": name,
+        "root": root,
+        "lifecycle": "active",
+        # The same number under the names that clients look for.
+        "context_window": context,
+        "context_length": context,
+        "max_model_len": context,
+        "max_input_tokens": context,
+        "max_output_tokens": context,
+        "max_tokens": context,
     }
 
 

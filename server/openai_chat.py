@@ -19,8 +19,8 @@ from server.chat_request import ChatPlan, plan_chat
 from server.errors import ApiError
 from server.generation import Batch, ClientGone, failure
 from server.headers import ignored_header, source
-from server.openai_shapes import choice, logprobs, usage
-from server.pieces import Piece, Reasoning, Text
+from server.openai_shapes import call_delta, choice, logprobs, usage
+from server.pieces import CallEnd, Piece, Reasoning, Text
 from server.stream import EventStream, data
 
 
@@ -106,22 +106,25 @@ class ChatChunks:
         yield b"data: [DONE]\n\n"
 
     def _deltas(self, index: int, pieces: list[Piece], tokens: list[TokenLogprob]) -> Iterator[bytes]:
-        """One chunk, or more where text goes back to reasoning: within a delta clients read reasoning first."""
-        delta: dict[str, str] = {}
+        """A chunk, or more: clients read a delta's reasoning before its content, and one call in it at most."""
+        delta: dict[str, Any] = {}
         for piece in pieces:
-            if not isinstance(piece, Text | Reasoning):
+            if isinstance(piece, CallEnd):
                 continue
-            if "content" in delta:
+            if delta and not (isinstance(piece, Text) and list(delta) == ["reasoning_content"]):
                 yield self._chunk(index, delta, tokens)
                 delta, tokens = {}, []
-            delta["content" if isinstance(piece, Text) else "reasoning_content"] = piece.text
+            if isinstance(piece, Text | Reasoning):
+                delta["content" if isinstance(piece, Text) else "reasoning_content"] = piece.text
+            else:
+                delta["tool_calls"] = [call_delta(piece)]
         if delta or tokens:
             yield self._chunk(index, delta or {"content": ""}, tokens)
 
     def _chunk(
         self,
         index: int,
-        delta: dict[str, str],
+        delta: dict[str, Any],
         tokens: list[TokenLogprob] | None = None,
         finish_reason: str | None = None,
     ) -> bytes:

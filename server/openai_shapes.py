@@ -1,11 +1,13 @@
 """The pieces of OpenAI's answers: choices, usage, log-probabilities."""
 
 import math
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 from engine.events import TokenLogprob, Usage
 from server.answer import Whole
+from server.pieces import CallArguments, CallBegin
 
 
 def choice(index: int, answer: Whole, with_logprobs: bool) -> dict[str, Any]:
@@ -13,12 +15,31 @@ def choice(index: int, answer: Whole, with_logprobs: bool) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["content"] = answer.text or None
+        message["tool_calls"] = [
+            {"id": call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
     return {
         "index": index,
         "message": message,
         "logprobs": logprobs(answer.logprobs) if with_logprobs else None,
         "finish_reason": answer.reason,
     }
+
+
+def call_id() -> str:
+    """A new id of a tool call."""
+    return "call_" + secrets.token_hex(12)
+
+
+def call_delta(piece: CallBegin | CallArguments) -> dict[str, Any]:
+    """The entry of a delta's `tool_calls`. A call's id comes once: with a second one clients begin a second call."""
+    if isinstance(piece, CallArguments):
+        return {"index": piece.index, "function": {"arguments": piece.text}}
+    function = {"name": piece.name, "arguments": ""}
+    return {"index": piece.index, "id": call_id(), "type": "function", "function": function}
 
 
 def usage(rows: Sequence[Usage]) -> dict[str, Any]:

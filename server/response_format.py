@@ -8,8 +8,7 @@ from pydantic import Field
 from engine.request import Grammar
 from server.errors import invalid
 from server.jsonbody import Fields
-
-DEEPEST = 64  # levels of a schema; what real clients send has fewer than ten
+from server.schemas import require_shallow
 
 
 class JsonSchema(Fields):
@@ -36,11 +35,5 @@ def grammar(given: ResponseFormat | None) -> Grammar | None:
         return Grammar("json")
     if given.json_schema is None:
         raise invalid("response_format.json_schema", "is needed where the type is json_schema")
-    if not _shallow(given.json_schema.answer, DEEPEST):
-        raise invalid("response_format.json_schema.schema", f"is nested more than {DEEPEST} deep")
+    require_shallow(given.json_schema.answer, "response_format.json_schema.schema")
     return Grammar("json_schema", json.dumps(given.json_schema.answer))
-
-
-def _shallow(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_shallow(each, levels - 1) for each in inner)

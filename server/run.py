@@ -1,50 +1,81 @@
 """The server's life: a thread beside the engine's, a port, and an end that leaves no client waiting."""
 
 import asyncio
-import errno
-import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 import uvicorn
 
-from engine.events import Event, FailedEvent
+from engine.events import Event, FailedEvent, LoadEvent, ReadyEvent
 from engine.handle import EngineHandle
+from engine.retrieval.retriever import Retrieval
+from server.admin import server_facts
 from server.app import create_app
 from server.backend import Backend
+from server.connection import connection_class, ours, sweep
 from server.errors import ApiError
 from server.generation import Generations
 from server.health import failure_reason
+from server.keys import Keys
 from server.limits import Limits
+from server.logs import prepare
+from server.security import LOOPBACK_NAMES, own_names
+from server.settings import LiveSettings, Settings, use_log_level
+from server.sockets import ServerStartError as ServerStartError
+from server.sockets import check_host, is_loopback, listen
+from server.telemetry import Telemetry
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-PORTS_TRIED = 21
-HEADER_BYTES = 64 * 1024
-
-
-class ServerStartError(Exception):
-    """The server can not listen where it was told to; the text can be shown to a user as it is."""
+DEFAULT_HOST = "localhost"
+ADDRESSES = {"localhost": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}
+"""Where this machine itself finds a server that listens on several addresses."""
+OPEN_NETWORK = (
+    "Other machines reach it with a key. Nothing is encrypted on the way: keep it within a network that you trust, or "
+    "put a proxy with TLS in front."
+)
+POLL_S = 0.2
 
 
 class ServerThread:
     """Serves an engine over HTTP from a thread of its own. It never closes the engine.
 
     Args:
-        host: a loopback address; there are no keys yet, so anything else is refused.
+        host: an address of this machine; `localhost` is 127.0.0.1 and ::1. What other machines can reach needs keys.
         port: where this is taken, the next free one of the following 20 is used; 0 lets the system choose.
+        settings: what holds until it is changed.
+        keys: one of these must come with each request, where there are any.
+        allow_hosts: further names of this server that a Host header may have.
+        retrieval: makes embeddings and rankings, on the same engine's thread.
+
+    Attributes:
+        engine: what it serves. settings: what may change while it serves. telemetry: what is known of its requests.
     """
 
     def __init__(
-        self, engine: EngineHandle, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None
+        self,
+        engine: EngineHandle,
+        host: str = DEFAULT_HOST,
+        port: int = 8000,
+        limits: Limits | None = None,
+        settings: Settings | None = None,
+        keys: Keys | None = None,
+        allow_hosts: Iterable[str] = (),
+        retrieval: Retrieval | None = None,
     ) -> None:
-        self._engine = engine
+        self.settings = LiveSettings(settings)
+        self.telemetry = Telemetry(engine)
+        self.engine = engine
         self._host = host
+        self._exposed = not is_loopback(host)
         self._port = port
         self._limits = limits or Limits()
-        self._generations = Generations(engine, self._limits)
+        self._keys = keys or Keys()
+        self._allow_hosts = frozenset(name.lower() for name in allow_hosts)
+        self._retrieval = retrieval
+        self._generations = Generations(engine, self._limits, self.settings, self.telemetry)
         self._thread: threading.Thread | None = None
         self._server: uvicorn.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,25 +84,33 @@ class ServerThread:
     @property
     def address(self) -> str | None:
         """`http://127.0.0.1:8000` while the server runs, else None. Clients of the OpenAI API add `/v1`."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        name = ADDRESSES.get(self._host, self._host)
+        host = f"[{name}]" if ":" in name else name
         return None if self._bound_port is None else f"http://{host}:{self._bound_port}"
 
     def start(self) -> str:
         """Listen and serve; the answer is a line for the user that says where.
 
         Raises:
-            ServerStartError: the host is not loopback, or no port of the range is free.
+            ServerStartError: others can reach the host and there are no keys, or no port of the range is free.
         """
         if self._thread is not None:
             raise ServerStartError(f"The server already runs at {self.address}.")
-        listener = _listen(self._host, self._port)
-        self._bound_port = listener.getsockname()[1]
-        # Without a handler, Python writes warnings to stderr, which is the middle of somebody's screen.
-        for name in ("uvicorn", "server"):
-            logging.getLogger(name).addHandler(logging.NullHandler())
+        check_host(self._host, bool(self._keys))
+        listeners = listen(self._host, self._port)
+        self._bound_port = listeners[0].getsockname()[1]
+        prepare()
+        self.settings.listen(use_log_level)
+        self.telemetry.open()
+        assert self.address is not None
+        facts = server_facts(self.address, keyed=bool(self._keys))
+        backend = Backend(
+            self.engine, self._generations, self._limits, self.settings, self.telemetry, facts, self._retrieval
+        )
+        hosts = LOOPBACK_NAMES | self._allow_hosts | (own_names(self._host) if self._exposed else frozenset())
         config = uvicorn.Config(
-            create_app(Backend(self._engine, self._generations, self._limits)),
-            http="h11",  # httptools takes headers of 20 MB
+            create_app(backend, hosts, self._keys),
+            http=connection_class(self._limits),  # on h11: httptools takes headers of 20 MB
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -79,18 +118,20 @@ class ServerThread:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=HEADER_BYTES,
+            h11_max_incomplete_event_size=self._limits.header_bytes,
+            timeout_keep_alive=self._limits.idle_s,
         )
         self._server = uvicorn.Server(config)
         running = threading.Event()
         self._thread = threading.Thread(
-            target=asyncio.run, args=(self._serve(self._server, listener, running),), name="mtplx-server", daemon=True
+            target=asyncio.run, args=(self._serve(self._server, listeners, running),), name="mtplx-server", daemon=True
         )
         self._thread.start()
         running.wait()
+        line = f"Serving at {self.address}/v1."
         if self._port not in (0, self._bound_port):
-            return f"Port {self._port} is taken; serving at {self.address}/v1 this time."
-        return f"Serving at {self.address}/v1."
+            line = f"Port {self._port} is taken; serving at {self.address}/v1 this time."
+        return f"{line} {OPEN_NETWORK}" if self._exposed else line
 
     def stop(self, timeout: float = 5.0) -> bool:
         """Take no more requests, let running answers finish, and end those that do not with an error.
@@ -104,40 +145,48 @@ class ServerThread:
         thread, server, loop = self._thread, self._server, self._loop
         if thread is None or server is None or loop is None:
             return True
-        # Half-sent requests have no answer that could be ended; uvicorn drops them a second later.
+        # Clients that do not take the end of their answers are dropped a second later.
         server.config.timeout_graceful_shutdown = round(timeout) + 1
         server.should_exit = True
+        with suppress(RuntimeError):  # the loop has closed
+            loop.call_soon_threadsafe(self.telemetry.hub.close)
         thread.join(timeout)
         if thread.is_alive():
             self.end_answers()
             thread.join(2.0)
         if thread.is_alive():
             return False
+        self.telemetry.close()
         self._thread = self._server = self._loop = self._bound_port = None
         return True
 
     def end_answers(self) -> None:
         """End the answers that run with an error that tells their clients why. May be called from a signal handler."""
         if self._loop is not None:
-            error = ApiError(503, "The server is shutting down.", code="shutting_down")
             with suppress(RuntimeError):  # the loop has closed: nothing runs
-                self._loop.call_soon_threadsafe(self._generations.abort_all, error)
+                self._loop.call_soon_threadsafe(self._end)
 
-    async def _serve(self, server: uvicorn.Server, listener: socket.socket, running: threading.Event) -> None:
+    def _end(self) -> None:
+        self._generations.abort_all(ApiError(503, "The server is shutting down.", code="shutting_down"))
+        if self._server is not None:
+            for connection in ours(self._server.server_state.connections):
+                connection.end_if_asking()
+
+    async def _serve(self, server: uvicorn.Server, listeners: list[socket.socket], running: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
+        connections = server.server_state.connections
+        sweeper = asyncio.create_task(sweep(connections, self._limits))
         running.set()
-        await server.serve([listener])
+        try:
+            await server.serve(listeners)
+        finally:
+            sweeper.cancel()
+            for connection in ours(connections):
+                connection.transport.abort()
 
 
-def serve(
-    engine: EngineHandle,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    say: Callable[[str], None],
-    grace: float = 10.0,
-) -> int:
-    """Serve until SIGINT or SIGTERM, or until the engine fails; must run in the main thread.
+def serve(server: ServerThread, *, say: Callable[[str], None], grace: float = 10.0) -> int:
+    """Serve until SIGINT or SIGTERM, or until the engine fails for good; must run in the main thread.
 
     The first signal gives running answers `grace` seconds to finish; a second one ends them at once.
 
@@ -147,9 +196,10 @@ def serve(
     Raises:
         ServerStartError: as `ServerThread.start`.
     """
-    server = ServerThread(engine, host, port)
+    engine = server.engine
     over = threading.Event()
     failed: list[str] = []
+    lines: SimpleQueue[str] = SimpleQueue()  # said from this thread: the engine's must not wait for a terminal
 
     def on_signal(number: int, frame: object) -> None:
         if over.is_set():
@@ -157,7 +207,11 @@ def serve(
         over.set()
 
     def on_event(event: Event) -> None:
-        if isinstance(event, FailedEvent):
+        if isinstance(event, LoadEvent):
+            lines.put(event.stage)
+        elif isinstance(event, ReadyEvent):
+            lines.put(f"{event.model} is ready again.")
+        elif isinstance(event, FailedEvent):
             failed.append(event.error)
             over.set()
 
@@ -167,8 +221,9 @@ def serve(
         say(server.start())
         if engine.state == "failed" and not failed:  # it failed before anybody listened
             failed.append(failure_reason(engine))
-        else:
-            over.wait()
+        while not (failed or over.is_set()):
+            with suppress(Empty):
+                say(lines.get(timeout=POLL_S))
         say(f"The engine failed: {failed[0]}" if failed else f"Stopping; running answers have {grace:g} s to finish.")
         server.stop(grace)
     finally:
@@ -176,28 +231,3 @@ def serve(
         for number, handler in before.items():
             signal.signal(number, handler)
     return 1 if failed else 0
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket on the first free port from `port` on. Raises ServerStartError."""
-    if host not in LOOPBACK:
-        raise ServerStartError(
-            f"{host} can be reached from other machines and the server has no keys yet; use 127.0.0.1."
-        )
-    if not 0 <= port <= 65535:
-        raise ServerStartError(f"Port {port} does not exist; choose one from 0 to 65535.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for candidate in range(port, min(port + PORTS_TRIED, 65536)) if port else (0,):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            # A port whose last owner has just closed is free; one that somebody listens on is not.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, candidate))
-            listener.listen(128)
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE:
-                raise ServerStartError(f"{host}:{candidate} can not be used: {error.strerror or error}.") from error
-        else:
-            return listener
-    raise ServerStartError(f"Ports {port} to {candidate} of {host} are all taken; choose another with --port.")

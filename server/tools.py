@@ -6,6 +6,11 @@ from typing import Any, Literal
 
 from engine.request import Grammar
 
+Choice = Literal["auto", "none", "required"]
+
+NAME = r"^[A-Za-z0-9_.-]{1,128}$"
+"""Names of tools in OpenAI's APIs: what can stand in the tags of a call without being taken for more than a name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -32,14 +37,14 @@ class Tools:
 
     Attributes:
         offered: in the client's order; the template shows all of them whatever `choice` says, so that a prompt's
-            beginning stays the same from turn to turn. Empty for a request without tools, or where choice is none.
+            beginning stays the same from turn to turn. Empty for a request without tools.
         choice: auto leaves it to the model, required means at least one call.
         only: names that may be called; None for all of them.
         parallel: whether an answer may have more than one call.
     """
 
     offered: tuple[Tool, ...] = ()
-    choice: Literal["auto", "none", "required"] = "auto"
+    choice: Choice = "auto"
     only: frozenset[str] | None = None
     parallel: bool = True
 

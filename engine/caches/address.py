@@ -40,6 +40,11 @@ def root(info: ModelInfo, kv_bits: int | None) -> str:
     return digest.hexdigest()
 
 
+def scoped(root: str, scope: str) -> str:
+    """The address of the empty prefix for one scope of requests, which share nothing with those of others."""
+    return after(root, scope.encode()) if scope else root
+
+
 def after(parent: str, tokens: bytes | memoryview) -> str:
     """The address of a prefix, from that of its beginning and the `packed` tokens behind it."""
     return hashlib.blake2b(tokens, key=bytes.fromhex(parent), digest_size=_DIGEST).hexdigest()

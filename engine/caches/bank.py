@@ -5,6 +5,8 @@ values of its own tokens (so conversations with one beginning share them), the r
 can not be cut, so only checkpoints can be resumed from), the head's keys and values, and the last hidden, which the
 head pairs with the token that follows. Nothing in a node is ever written to; a row that resumes gets copies.
 
+Requests of different scopes share nothing: each scope has a tree of its own, and addresses of its own on disk.
+
 With a disk behind it, each node is written there as well, and what has left memory, or the program before this one
 kept, is found there by its address.
 """
@@ -21,6 +23,7 @@ from engine.caches.disk import Disk, open_disk
 from engine.caches.state import ModelState
 from engine.caches.stretch import Arrays, Stretch
 from engine.config import EngineConfig
+from engine.events import CacheEvent
 from engine.handle import ModelInfo
 
 FLUSH_SECONDS = 1.5  # that ending the program may take for prefixes not yet on disk; the screen waits for 2
@@ -50,6 +53,14 @@ class Node:
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.held.arrays())
+
+    @property
+    def root(self) -> "Node":
+        """The empty prefix that it goes back to."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
 
     def path(self) -> list["Node"]:
         """From the first stretch to this one."""
@@ -88,27 +99,36 @@ class _Step:
 
 
 class Bank:
-    """The tree, with a limit on its bytes: the stretches that were not used for longest go first, ends before
+    """The trees, with one limit on their bytes: the stretches that were not used for longest go first, ends before
     beginnings.
 
     Args:
         budget: bytes of memory.
         disk: where nodes are written to and looked for beside memory.
+
+    Attributes:
+        changed: whether something came or went since `told` was last called.
     """
 
     def __init__(self, budget: int, disk: Disk | None = None) -> None:
         self._budget = budget
         self._disk = disk
-        self._root = self._empty()
+        self._roots: dict[str, Node] = {}
+        self._evicted = 0
+        self.changed = True
 
-    def _empty(self) -> Node:
-        return Node("" if self._disk is None else self._disk.root, (), 0, None, Stretch([], [], None))
+    def root(self, scope: str = "") -> Node:
+        """The empty prefix, which every prompt of a scope goes on from."""
+        if scope not in self._roots:
+            key = address.scoped("" if self._disk is None else self._disk.root, scope)
+            self._roots[scope] = Node(key, (), 0, None, Stretch([], [], None))
+        return self._roots[scope]
 
     @property
     def nbytes(self) -> int:
         return sum(node.nbytes for node in self._nodes())
 
-    def find(self, prompt: Sequence[int], anywhere: bool = False) -> Found:
+    def find(self, prompt: Sequence[int], anywhere: bool = False, scope: str = "") -> Found:
         """How much of a prompt is here, read from disk into memory where it is there alone.
 
         The last token is never looked up: it is the first step's to read. `anywhere`: the model can go on at any token
@@ -117,20 +137,29 @@ class Bank:
         damage = None
         while True:
             try:
-                node = self._reach(prompt, self._deepest(prompt))
+                node = self._reach(prompt, self._deepest(prompt, scope))
             except UnusableError as error:
                 damage = damage or str(error)  # and the disk does not offer that file again
                 continue
             part, shared = self._part(prompt, node) if anywhere else (None, 0)
             return Found(node, node.end + shared, part, damage or self._why(prompt, node))
 
-    def known(self, prompt: Sequence[int]) -> int:
+    def known(self, prompt: Sequence[int], scope: str = "") -> int:
         """Tokens of a prompt that are here, so far as the index of the disk can tell: nothing is read from it."""
-        return self._deepest(prompt).end
+        return self._deepest(prompt, scope).end
 
-    def _deepest(self, prompt: Sequence[int]) -> _Step:
-        tokens = memoryview(address.packed(prompt[:-1]))
-        deepest = _Step(self._root.key, 0, self._root)
+    def ends(self, prompt: Sequence[int], scope: str = "") -> list[int]:
+        """Where the deepest checkpoint on the way of a prompt lies and those before it, ascending; nothing is read."""
+        step: _Step | None = self._deepest(prompt, scope)
+        ends = []
+        while step is not None and step.end:
+            ends.append(step.end)
+            step = step.before
+        return ends[::-1]
+
+    def _deepest(self, prompt: Sequence[int], scope: str) -> _Step:
+        tokens, root = memoryview(address.packed(prompt[:-1])), self.root(scope)
+        deepest = _Step(root.key, 0, root)
         pending = [deepest]
         while pending:
             step = pending.pop()
@@ -151,7 +180,9 @@ class Bank:
         while last is not None:
             steps.append(last)
             last = last.before
-        node = self._root
+        first = steps.pop().node
+        assert first is not None  # the root is always here
+        node = first
         for step in steps[::-1]:
             if step.node is not None:
                 node = step.node
@@ -159,8 +190,9 @@ class Bank:
                 child = Node(step.key, tuple(prompt[node.end : step.end]), step.end, node, self._disk.load(step.key))
                 node.children.append(child)
                 node = child
+                self.changed = True
             node.used = time.monotonic()
-        if self._disk is not None and node is not self._root:
+        if self._disk is not None and node is not first:
             self._disk.touch(node.key)
             self._shrink(node, self._budget)
         return node
@@ -180,9 +212,9 @@ class Bank:
 
     def _why(self, prompt: Sequence[int], node: Node) -> str:
         if not node.children:
-            if node is not self._root:
+            if node.parent is not None:
                 return "everything cached on this way was used"
-            return (None if self._disk is None else self._disk.why_nothing()) or "nothing cached yet"
+            return (None if self._disk is None else self._disk.why_nothing(node.key)) or "nothing cached yet"
         shared = max(_shared(prompt[node.end :], child.ids) for child in node.children)
         return f"no checkpoint further on: prompts part at token {node.end + shared}, after the last one at {node.end}"
 
@@ -204,8 +236,9 @@ class Bank:
         key = address.after(parent.key, address.packed(ids))
         node = Node(key, ids, end, parent, held)
         parent.children.append(node)
+        self.changed = True
         if self._disk is not None:
-            self._disk.offer(key, parent.key, start, end, held)
+            self._disk.offer(key, parent.key, start, end, held, parent.root.key)
         self._shrink(node, self._budget)
         return node
 
@@ -232,7 +265,28 @@ class Bank:
 
     def clear(self) -> None:
         """Forget what is in memory."""
-        self._root = self._empty()
+        self._roots = {}
+        self.changed = True
+
+    def erase(self) -> None:
+        """Forget what is in memory and everything on disk, of whatever model and for every program that uses it."""
+        self.clear()
+        if self._disk is not None:
+            self._disk.clear()
+
+    def told(self) -> CacheEvent:
+        """What is in memory now."""
+        self.changed = False
+        nodes = list(self._nodes())
+        return CacheEvent(
+            at=time.monotonic(),
+            stretches=len(nodes),
+            tokens=sum(len(node.ids) for node in nodes),
+            nbytes=sum(node.nbytes for node in nodes),
+            limit=self._budget,
+            evicted=self._evicted,
+            folder=None if self._disk is None else str(self._disk.folder),
+        )
 
     def close(self) -> None:
         """Write what the disk does not have yet, for a moment at most."""
@@ -241,7 +295,7 @@ class Bank:
             self._disk = None
 
     def _nodes(self) -> Iterator[Node]:
-        pending = list(self._root.children)
+        pending = [node for root in self._roots.values() for node in root.children]
         while pending:
             node = pending.pop()
             pending += node.children
@@ -249,7 +303,7 @@ class Bank:
 
     def shrink_to(self, budget: int) -> None:
         """Forget what was used longest ago, until no more than `budget` bytes of memory are taken."""
-        self._shrink(self._root, budget)
+        self._shrink(self.root(), budget)
 
     def _shrink(self, spare: Node, budget: int) -> None:
         kept = set(map(id, spare.path()))
@@ -262,6 +316,8 @@ class Bank:
             assert oldest.parent is not None
             oldest.parent.children.remove(oldest)
             total -= oldest.nbytes
+            self._evicted += 1
+            self.changed = True
 
 
 def open_bank(config: EngineConfig, info: ModelInfo) -> Bank | None:

@@ -26,6 +26,7 @@ class Disk:
     """One model's prefixes in a folder, for the engine thread. Use `open_disk`."""
 
     def __init__(self, folder: Path, limit: int, model: str, root: str) -> None:
+        self.folder = folder
         self.root = root
         self._model = model
         self._build = address.build()
@@ -72,23 +73,27 @@ class Disk:
         self._refused.add(key)
         self._writer.do(lambda blobs: blobs.drop_broken(key))
 
-    def why_nothing(self) -> str | None:
-        """A reason for finding nothing at all, in words; None where the folder has nothing of this model."""
+    def why_nothing(self, root: str) -> str | None:
+        """A reason for finding nothing at all behind the empty prefix `root`, in words; None where the folder has
+        nothing of this model."""
         if self._blobs is None:
             return None
         try:
-            own, others = self._blobs.continuing(self.root), self._blobs.other_builds(self._model, self.root)
+            own, others = self._blobs.continuing(root), self._blobs.other_builds(self._model, root)
         except sqlite3.Error as error:
             self._stop_reading(error)
             return None
         if own:
             return "nothing cached begins like this prompt"
         if self._build in others:
-            return "what is on disk was kept for other weights or settings of this model"
+            return "what is on disk was kept for other weights, settings or keys of this model"
         return f"what is on disk was kept by another version ({others[0]})" if others else None
 
-    def offer(self, key: str, parent: str, start: int, end: int, stretch: Stretch) -> None:
-        """Have a stretch written, unless it is there already. Its arrays must have been evaluated."""
+    def offer(self, key: str, parent: str, start: int, end: int, stretch: Stretch, root: str) -> None:
+        """Have a stretch written, unless it is there already. Its arrays must have been evaluated.
+
+        `root` is the address of the empty prefix that it goes back to.
+        """
         if self._blobs is None:
             return
         try:
@@ -98,12 +103,16 @@ class Disk:
             return
         self._refused.discard(key)
         if not there:
-            entry = Entry(key, parent, self.root, self._model, self._build, start, end)
+            entry = Entry(key, parent, root, self._model, self._build, start, end)
             self._writer.write(entry, partial(encode, stretch, key))
 
     def touch(self, key: str) -> None:
         """A prefix, and all that it continues, is used now."""
         self._writer.do(lambda blobs: blobs.touch(key))
+
+    def clear(self) -> None:
+        """Have everything in the folder removed, what waits to be written included."""
+        self._writer.do(lambda blobs: blobs.clear())
 
     def close(self, timeout: float) -> None:
         """Write what waits, for up to `timeout` seconds; what is left then is lost, and nothing else."""

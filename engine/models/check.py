@@ -37,9 +37,10 @@ def check_folder(folder: Path) -> None:
             "Use a checkpoint of an architecture that mlx-lm has.",
         )
     _check_weights(folder)
-    tokenizer = read_json(folder / "tokenizer.json")
-    if not isinstance(tokenizer.get("model"), dict):
-        raise _broken(folder / "tokenizer.json", "has no vocabulary", "Copy or download this file again.")
+    if (folder / "tokenizer.json").exists() or not (folder / "vocab.txt").exists():  # which is all that a BERT needs
+        tokenizer = read_json(folder / "tokenizer.json")
+        if not isinstance(tokenizer.get("model"), dict):
+            raise _broken(folder / "tokenizer.json", "has no vocabulary", "Copy or download this file again.")
     for name in ("tokenizer_config.json", "generation_config.json"):
         if (folder / name).exists():
             read_json(folder / name)

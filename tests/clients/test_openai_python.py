@@ -109,6 +109,46 @@ def test_several_choices_with_logprobs(client: openai.OpenAI) -> None:
         assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def test_streamed_tool_call_and_the_turn_after_it(client: openai.OpenAI) -> None:
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    with client.chat.completions.stream(
+        model="demo-13m", messages=[question], tools=[WEATHER], temperature=0
+    ) as stream:
+        kinds = [event.type for event in stream]
+        (choice,) = stream.get_final_completion().choices
+    assert "tool_calls.function.arguments.delta" in kinds
+    assert kinds.count("tool_calls.function.arguments.done") == 1
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls or []
+    assert (call.function.name, call.function.arguments) == ("get_weather", '{"city":"Paris"}')
+    assert choice.message.content in (None, "")
+
+    whole = client.chat.completions.create(model="demo-13m", messages=[question], tools=[WEATHER], temperature=0)
+    (same,) = whole.choices[0].message.tool_calls or []
+    assert (same.type, same.function) == (
+        "function",
+        type(same.function)(name="get_weather", arguments='{"city":"Paris"}'),
+    )
+    turns = [
+        question,
+        whole.choices[0].message,
+        {"role": "tool", "tool_call_id": same.id, "content": "12 degrees, sunny"},
+    ]
+    answer = client.chat.completions.create(model="demo-13m", messages=turns, tools=[WEATHER], temperature=0)
+    assert "12 degrees" in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+
+
 def test_errors_arrive_as_the_clients_own(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="gpt-4", messages=SUM)

@@ -49,7 +49,7 @@ def write(disk: Disk, prompt: tuple[int, ...]) -> list[str]:
     keys = [ROOT]
     for start in range(0, len(prompt), 40):
         keys.append(address.after(keys[-1], address.packed(prompt[start : start + 40])))
-        disk.offer(keys[-1], keys[-2], start, start + 40, stretch(keys[-1]))
+        disk.offer(keys[-1], keys[-2], start, start + 40, stretch(keys[-1]), ROOT)
     return keys[1:]
 
 

@@ -249,7 +249,10 @@ def test_other_weights_of_the_same_name_are_a_miss_that_says_so(direct: DirectEn
     ours.close()
     other = Bank(1 << 30, open_disk(tmp_path, 1 << 30, direct.loaded.info.name, lambda: "00" * 20))
     found = other.find(prompt)
-    assert (found.node.end, found.reason) == (0, "what is on disk was kept for other weights or settings of this model")
+    assert (found.node.end, found.reason) == (
+        0,
+        "what is on disk was kept for other weights, settings or keys of this model",
+    )
     other.close()
 
 

@@ -140,7 +140,7 @@ def test_damage_is_a_miss_that_says_so_and_is_mended_by_the_next_reading(
         disk.load(middle)
     assert (middle in caplog.text) == (damaged is not None)
     assert read(disk, prompt) == 40, "what comes before the damage is used, and the rest not asked for again"
-    disk.offer(middle, *kept_args(prompt, 1), stretch(middle))
+    disk.offer(middle, *kept_args(prompt, 1), stretch(middle), disk.root)
     disk.close(60.0)
     assert_sound(tmp_path)
     assert found(tmp_path, prompt) == 120
@@ -226,14 +226,14 @@ def test_what_another_build_or_other_weights_left_is_not_used_and_goes_first(tmp
     old.write(Entry("cd" * 20, "ef" * 20, "ef" * 20, MODEL, "format 0, an old one", 0, 40), parts)
     old.close()
     disk = opened(tmp_path)
-    assert disk.why_nothing() == "what is on disk was kept by another version (format 0, an old one)"
+    assert disk.why_nothing(disk.root) == "what is on disk was kept by another version (format 0, an old one)"
     disk.close(60.0)
     kept(tmp_path, conversation(1))
     size = sum(files(tmp_path).values())
     assert found(tmp_path, conversation(1), limit=size - 1) == 120
     assert len(files(tmp_path)) == 3
     disk = opened(tmp_path, root="12" * 20)
-    assert disk.why_nothing() == "what is on disk was kept for other weights or settings of this model"
+    assert disk.why_nothing(disk.root) == "what is on disk was kept for other weights, settings or keys of this model"
     disk.close(60.0)
 
 

@@ -28,6 +28,7 @@ from engine.errors import (
     QueueFullError,
 )
 from engine.events import (
+    CacheEvent,
     Event,
     FailedEvent,
     FinishEvent,
@@ -244,7 +245,7 @@ def test_a_whole_life_from_the_first_stage_of_loading_to_close(start: Start) -> 
     engine.cancel(last.request_id)
     assert engine.close(5), "closing twice is harmless"
     kinds = list(dict.fromkeys(map(type, heard)))
-    assert kinds == [LoadEvent, ReadyEvent, QueuedEvent, PrefillEvent, StepEvent, TokenEvent, FinishEvent]
+    assert kinds == [LoadEvent, ReadyEvent, CacheEvent, QueuedEvent, PrefillEvent, StepEvent, TokenEvent, FinishEvent]
 
 
 def test_a_model_that_can_not_load_says_so_everywhere(start: Start) -> None:

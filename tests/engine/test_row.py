@@ -12,11 +12,12 @@ EOS = 0
 
 
 class Letters:
-    """Token n is one byte, n; 0 ends the turn; 1 and 2 are the think tags."""
+    """Token n is one byte, n; 0 ends the turn; 1 and 2 are the think tags, 3 and 4 those of tool calls."""
 
     eos_ids = frozenset({EOS})
     think_ids = (1, 2)
-    tool_ids = None
+    tool_ids = (3, 4)
+    tool_style = "json"
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token])
@@ -138,3 +139,23 @@ def test_figures_of_a_refused_draft() -> None:
     assert end.usage.rejected_prediction_tokens == 1
     assert end.usage.accepted_prediction_tokens == 4
     assert end.stats.tokens_per_step == 3.0
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_single_call_ends_the_answer_inside_a_block_behind_the_first_call(single: bool) -> None:
+    it, events = row(single_call=single)
+    step(it, b"a\x03{}\x04\x03{}", b"a\x03{}\x04\x03{")
+    if not single:
+        assert it.finished is None
+        return
+    end = finish(events)
+    assert (delivered(events), end.reason, end.stop) == (b"a\x03{}\x04", "stop", None)
+    assert (text(events), text(events, "tool")) == ("a", "{}")
+    assert (end.usage.completion_tokens, end.usage.accepted_prediction_tokens) == (5, 5)
+
+
+def test_single_call_goes_on_over_what_is_no_call() -> None:
+    it, events = row(single_call=True)
+    step(it, b"\x03{\x04 and \x03[]\x04.", b"")
+    assert it.finished is None
+    assert text(events) == " and ."

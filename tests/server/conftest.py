@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from engine.handle import EngineHandle
 from server.limits import Limits
 from server.run import ServerThread
+from server.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -79,11 +80,13 @@ def client(shared_server: str, scripted: ScriptedEngine) -> Iterator[httpx.Clien
 
 @pytest.fixture
 def connect(scripted: ScriptedEngine) -> Iterator[Connect]:
-    """Starts a server of its own over the scripted engine, with these limits, and gives an HTTP client on it."""
+    """Starts a server of its own over the scripted engine, with these limits and settings, and gives an HTTP client
+    on it."""
     running: list[tuple[ServerThread, httpx.Client]] = []
 
-    def start(**limits: Any) -> httpx.Client:
-        server = ServerThread(scripted, port=0, limits=Limits(**limits))
+    def start(**given: Any) -> httpx.Client:
+        settings = {name: given.pop(name) for name in Settings.model_fields if name in given}
+        server = ServerThread(scripted, port=0, limits=Limits(**given), settings=Settings(**settings))
         server.start()
         assert server.address is not None
         client = httpx.Client(base_url=server.address, timeout=20, trust_env=False)

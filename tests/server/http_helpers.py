@@ -8,8 +8,23 @@ from typing import Any
 
 import httpx
 
+from engine.handle import EngineHandle
+from server.admin import server_facts
+from server.backend import Backend
+from server.generation import Generations
+from server.limits import Limits
+from server.settings import LiveSettings, Settings
+from server.telemetry import Telemetry
+
 Connect = Callable[..., httpx.Client]
-"""Starts a server with these limits over the scripted engine; the answer is a client on it."""
+"""Starts a server with these limits and settings over the scripted engine; the answer is a client on it."""
+
+
+def backend_over(engine: EngineHandle, **settings: Any) -> Backend:
+    """What the endpoints work with, without a server around it."""
+    limits, live, telemetry = Limits(), LiveSettings(Settings(**settings)), Telemetry(engine)
+    generations = Generations(engine, limits, live, telemetry)
+    return Backend(engine, generations, limits, live, telemetry, server_facts("http://127.0.0.1:1", keyed=False))
 
 
 def ask(client: httpx.Client, content: str = "hi", **fields: Any) -> httpx.Response:

@@ -10,17 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from engine.chat import ChatFormat
+from engine.config import Mode
 from engine.errors import ContextOverflowError, EngineClosedError, EngineError
 from engine.events import (
+    CacheEvent,
+    DraftSource,
     Event,
     FailedEvent,
     FinishEvent,
     FinishReason,
+    LoadEvent,
     PrefillEvent,
     QueuedEvent,
+    ReadyEvent,
     Span,
     SpanKind,
     Stats,
+    StepEvent,
     TokenEvent,
     TokenLogprob,
     Usage,
@@ -57,15 +63,29 @@ class ScriptedRow:
         self._reasoning += tokens * any(span.kind == "reasoning" for span in spans)
         self._emit(TokenEvent(self.request.id, time.monotonic(), (7,) * tokens, tuple(spans), tuple(logprobs)))
 
-    def prefill(self, done: int) -> None:
+    def prefill(self, done: int, cached: int = 2, miss: str = "") -> None:
         self._check()
-        self._emit(PrefillEvent(self.request.id, time.monotonic(), done, len(self.request.prompt)))
+        self._emit(PrefillEvent(self.request.id, time.monotonic(), done, len(self.request.prompt) - 1, cached, miss))
+
+    def step(self, drafted: int, accepted: int, *, taken: int | None = None, source: DraftSource = "mtp") -> None:
+        """What is told of a step beside its tokens; `taken` of them were left where the row ended in it."""
+        self._check()
+        tokens = ("x",) * (accepted + 1 if taken is None else taken)
+        refused = "y" if accepted < drafted else None
+        at, context = time.monotonic(), len(self.request.prompt) + self._tokens
+        self._emit(StepEvent(self.request.id, at, 1, drafted, accepted, tokens, refused, 0.01, 1, context, source))
 
     def wait(self, gate: threading.Event | None = None) -> None:
         """Until the gate opens; for ever without one. A cancel ends the wait and the script."""
         while not (gate is not None and gate.wait(0.005)):
             if self.cancelled.wait(0.005):
                 raise Cancelled
+
+    def tell(self, event: TokenEvent) -> None:
+        """Tokens that a test has made itself."""
+        self._check()
+        self._tokens += len(event.ids)
+        self._emit(event)
 
     def finish(self, reason: FinishReason = "stop", *, error: str | None = None, stop: str | None = None) -> None:
         accepted = max(self._tokens - 1, 0)
@@ -88,20 +108,24 @@ def say_hello(row: ScriptedRow) -> None:
 
 
 class ScriptedEngine:
-    """See the module. `script` may be replaced between requests; `rows` are all that were ever submitted."""
+    """See the module. `script`, `context` and `mode` may be replaced between requests; `rows` are all that were
+    submitted."""
 
     def __init__(self, chat: ChatFormat, script: Script = say_hello) -> None:
         self._chat = chat
+        self._listeners: list[EventSink] = []
         self.reset(script)
 
     def reset(self, script: Script = say_hello) -> None:
-        """Become as new."""
+        """Become as new; who listens stays, such as a server that several tests share."""
         self.script = script
+        self.context = CONTEXT
+        self.mode: Mode = "mtp"
         self.rows: list[ScriptedRow] = []
         self.age = 0.0
         self.error: EngineError | None = None
+        self.cache: CacheEvent | None = None
         self._state: Literal["loading", "ready", "failed", "closed"] = "ready"
-        self._listeners: list[EventSink] = []
 
     @property
     def state(self) -> Literal["loading", "ready", "failed", "closed"]:
@@ -114,8 +138,8 @@ class ScriptedEngine:
         if self._state == "loading":
             raise EngineError("The model is still loading.")
         return ModelInfo(
-            "demo-13m", "/models/demo-13m", "qwen3_5", CONTEXT, VOCAB, "mtp", None, "mtp", None, "bf16", "cpu", 1,
-            Sampling(temperature=0.6, top_k=20, top_p=0.95), "float32",
+            "demo-13m", "/models/demo-13m", "qwen3_5", self.context, VOCAB, self.mode, None, "mtp", None, "bf16", "cpu",
+            1, Sampling(temperature=0.6, top_k=20, top_p=0.95), "float32",
         )  # fmt: skip
 
     @property
@@ -134,12 +158,18 @@ class ScriptedEngine:
         for sink in self._listeners:
             sink(FailedEvent(time.monotonic(), error))
 
+    def restart(self, why: str) -> None:
+        """Tell what a supervised engine tells that failed and is back."""
+        for event in (LoadEvent(time.monotonic(), why), ReadyEvent(time.monotonic(), "demo-13m")):
+            for sink in self._listeners:
+                sink(event)
+
     def submit(self, request: Request, on_event: EventSink) -> None:
         if self._state == "closed":
             raise EngineClosedError("The engine has been closed.")
         request.check(VOCAB)
-        if len(request.prompt) >= CONTEXT:
-            raise ContextOverflowError(len(request.prompt), CONTEXT)
+        if len(request.prompt) >= self.context:
+            raise ContextOverflowError(len(request.prompt), self.context)
 
         def emit(event: Event) -> None:
             for sink in (on_event, *self._listeners):
@@ -153,6 +183,16 @@ class ScriptedEngine:
         for row in self.rows:
             if row.request.id == request_id:
                 row.cancelled.set()
+
+    def clear_cache(self) -> None:
+        self.keep(0)
+
+    def keep(self, stretches: int, evicted: int = 0, folder: str | None = None) -> None:
+        """Have so many stretches of 100 tokens in the cache."""
+        tokens = 100 * stretches
+        self.cache = CacheEvent(time.monotonic(), stretches, tokens, 1000 * tokens, 1 << 30, evicted, folder)
+        for sink in list(self._listeners):
+            sink(self.cache)
 
     def listen(self, on_event: EventSink) -> Callable[[], None]:
         self._listeners.append(on_event)

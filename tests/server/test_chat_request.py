@@ -5,17 +5,15 @@ import re
 from typing import Any
 
 import pytest
+from http_helpers import backend_over
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scripted_engine import CONTEXT, VOCAB, ScriptedEngine
 
 from engine.errors import EngineError
-from server.backend import Backend
 from server.chat_request import ChatFields, ChatPlan, plan_chat
 from server.errors import ApiError, from_engine
-from server.generation import Generations
 from server.jsonbody import parse
-from server.limits import Limits
 
 numbers = (
     st.integers()
@@ -72,8 +70,7 @@ bodies = st.fixed_dictionaries(
 
 def plan(engine: ScriptedEngine, body: object) -> ChatPlan:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    limits = Limits()
-    return plan_chat(Backend(engine, Generations(engine, limits), limits), raw, "chatcmpl-test", "api")
+    return plan_chat(backend_over(engine), raw, "chatcmpl-test", "api")
 
 
 def outcome(engine: ScriptedEngine, body: object) -> ChatPlan | ApiError:

@@ -63,7 +63,7 @@ def test_engine_still_answers_after_all_of_them(demo: httpx.Client) -> None:
          "response_format.json_schema.schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": {"type": "wizard"}}}},
          "response_format"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "chat_template_kwargs.chat_template"),

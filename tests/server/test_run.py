@@ -140,7 +140,7 @@ SERVE = """
 import sys
 sys.path[:0] = {paths!r}
 from scripted_engine import ScriptedEngine
-from server.run import serve
+from server.run import ServerThread, serve
 def script(row):
     row.say("begin")
     row.wait()
@@ -153,7 +153,15 @@ if {how!r} == "streaming":
 scripted = ScriptedEngine(chat, script)
 if {how!r} == "failing":
     scripted.fail("it broke")
-sys.exit(serve(scripted, port=0, say=lambda line: print(line, flush=True), grace=30))
+if {how!r} == "restarting":
+    def say(line):
+        print(line, flush=True)
+        if line.startswith("Serving"):
+            scripted.restart("starting again after a failure: it broke")
+else:
+    def say(line):
+        print(line, flush=True)
+sys.exit(serve(ServerThread(scripted, port=0), say=say, grace=30))
 """
 
 
@@ -204,3 +212,14 @@ def test_serve_ends_with_the_reason_where_the_engine_failed(serving: subprocess.
     assert "it broke" in out
     assert serving.returncode == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("serving", ["restarting"], indirect=True)
+def test_serve_says_when_its_engine_starts_again_and_goes_on(serving: subprocess.Popen[str]) -> None:
+    assert serving.stdout is not None
+    lines = [serving.stdout.readline() for _ in range(3)]
+    assert lines[0].startswith("Serving at")
+    assert lines[1:] == ["starting again after a failure: it broke\n", "demo-13m is ready again.\n"]
+    serving.send_signal(signal.SIGTERM)
+    serving.communicate(timeout=20)
+    assert serving.returncode == 0

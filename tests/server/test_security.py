@@ -1,27 +1,13 @@
 """Who may ask, and how much they may send. Real sockets; the attacker writes raw bytes."""
 
-import socket
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from http_helpers import Connect, ask
+from raw_http import BODY, raw, status
 from scripted_engine import ScriptedEngine
-
-BODY = b'{"messages":[{"role":"user","content":"hi"}]}'
-
-
-def raw(client: httpx.Client, *lines: bytes, body: bytes = b"", timeout: float = 10) -> bytes:
-    """Send a request as these bytes; the answer is everything until the server closes or says no more."""
-    url = urlsplit(str(client.base_url))
-    with socket.create_connection((url.hostname, url.port), timeout=timeout) as sock:
-        sock.sendall(b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body)
-        received = b""
-        while chunk := sock.recv(65536):
-            received += chunk
-        return received
 
 
 @pytest.mark.parametrize(
@@ -51,8 +37,8 @@ def test_rebound_page_can_not_chat(client: httpx.Client, scripted: ScriptedEngin
 
 
 def test_request_without_a_host_is_refused(client: httpx.Client) -> None:
-    assert raw(client, b"GET /v1/models HTTP/1.0").startswith(b"HTTP/1.1 403")
-    assert raw(client, b"GET /v1/models HTTP/1.1").startswith(b"HTTP/1.1 400")
+    assert status(raw(client, b"GET /v1/models HTTP/1.0")) == 403
+    assert status(raw(client, b"GET /v1/models HTTP/1.1")) == 400
 
 
 @pytest.mark.parametrize(
@@ -129,9 +115,7 @@ def test_large_body_of_unstated_length_is_refused_while_it_comes(connect: Connec
 
 
 def test_large_headers_are_refused(client: httpx.Client) -> None:
-    answer = b""
-    with suppress(ConnectionResetError, BrokenPipeError):  # what was not read is thrown away with the connection
-        answer = raw(client, b"GET /health HTTP/1.1", b"Host: localhost", b"X-Pad: " + b"x" * 20_000_000)
+    answer = raw(client, b"GET /health HTTP/1.1", b"Host: localhost", b"X-Pad: " + b"x" * 20_000_000)
     assert not answer.startswith(b"HTTP/1.1 200")
     assert client.get("/health", headers={f"X-{i}": "x" for i in range(200)}).status_code == 431
     assert client.get("/health").status_code == 200
@@ -144,33 +128,12 @@ def test_deep_json_is_refused(client: httpx.Client) -> None:
     assert client.get("/health").status_code == 200
 
 
-def test_client_that_leaves_in_mid_body_leaves_nothing_behind(client: httpx.Client, scripted: ScriptedEngine) -> None:
-    url = urlsplit(str(client.base_url))
-    for _ in range(20):
-        with socket.create_connection((url.hostname, url.port)) as sock:
-            sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\n{")
-    assert ask(client).status_code == 200
-    assert len(scripted.rows) == 1
-
-
-def test_half_open_connections_do_not_stop_others(client: httpx.Client) -> None:
-    url = urlsplit(str(client.base_url))
-    socks = [socket.create_connection((url.hostname, url.port)) for _ in range(100)]
-    try:
-        for sock in socks:
-            sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: loc")
-        assert ask(client).status_code == 200
-    finally:
-        for sock in socks:
-            sock.close()
-
-
 def test_websockets_are_not_spoken(client: httpx.Client) -> None:
     answer = raw(
         client, b"GET / HTTP/1.1", b"Host: evil.example", b"Upgrade: websocket", b"Sec-WebSocket-Key: eA==",
         b"Sec-WebSocket-Version: 13",
     )  # fmt: skip
-    assert answer.startswith(b"HTTP/1.1 403")
+    assert status(answer) == 403
 
 
 def test_every_answer_has_an_id_of_the_servers_making(client: httpx.Client, scripted: ScriptedEngine) -> None:

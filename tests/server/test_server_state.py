@@ -11,8 +11,10 @@ def test_loading_is_503_with_a_time_to_come_back(client: httpx.Client, scripted:
         assert (response.status_code, response.json()["error"]["code"]) == (503, "model_loading")
         assert int(response.headers["retry-after"]) >= 1
         assert response.json()["error"]["type"] == "server_error"
-    health = client.get("/health")
-    assert (health.status_code, health.json()["status"]) == (503, "loading")
+    for path, status in (("/health", 200), ("/ready", 503)):
+        response = client.get(path)
+        assert (response.status_code, response.json()["status"]) == (status, "loading")
+    assert int(response.headers["retry-after"]) >= 1
 
 
 def test_failed_engine_gives_its_reason_but_health_keeps_it_private(
@@ -25,6 +27,7 @@ def test_failed_engine_gives_its_reason_but_health_keeps_it_private(
     health = client.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "failed")
     assert "/home" not in health.text
+    assert client.get("/ready").status_code == 503
 
 
 def test_closed_engine_is_503(client: httpx.Client, scripted: ScriptedEngine) -> None:
@@ -34,10 +37,13 @@ def test_closed_engine_is_503(client: httpx.Client, scripted: ScriptedEngine) ->
 
 def test_health_follows_the_heartbeat(connect: Connect, scripted: ScriptedEngine) -> None:
     client = connect(stalled_s=5)
-    assert client.get("/health").json()["status"] == "ok"
-    assert client.head("/health").status_code == 200
+    for path in ("/health", "/ready"):
+        assert client.get(path).json()["status"] == "ok"
+        assert client.head(path).status_code == 200
     scripted.age = 6.0
-    assert (client.get("/health").status_code, client.get("/health").json()["status"]) == (503, "stalled")
+    for path in ("/health", "/ready"):
+        assert (client.get(path).status_code, client.get(path).json()["status"]) == (503, "stalled")
+        assert (client.head(path).status_code, client.head(path).content) == (503, b"")
 
 
 def test_engine_that_closes_during_a_stream_ends_it(client: httpx.Client, scripted: ScriptedEngine) -> None:

@@ -207,10 +207,41 @@ def test_reasoning_is_free_but_for_its_end_without_an_answer() -> None:
     constraint.take(chat.encode("no")[0])
     masks = constraint.masks([*chat.encode("hm"), chat.think_ids[1]])
     assert tokens_of(masks[-2]) & everything == everything - kept_out
-    assert tokens_of(masks[-1]) == following([b"yes", b"no"], b"")
+    answers, line_breaks = following([b"yes", b"no"], b""), {chat.encode("\n")[0], chat.encode("\n\n")[0]}
+    assert tokens_of(masks[-1]) == answers | line_breaks
     assert not constraint.complete
     constraint.take(chat.think_ids[1])
-    assert tokens_of(constraint.masks(())[0]) == following([b"yes", b"no"], b"")
+    assert tokens_of(constraint.masks(())[0]) == answers | line_breaks
+
+
+@pytest.mark.parametrize("breaks", ["", "\n", "\n\n"])
+def test_line_breaks_of_the_closed_reasoning_are_no_part_of_the_answer(breaks: str) -> None:
+    """As many as a text stream leaves out there, in whatever tokens; with speculation or without."""
+    assert chat.think_ids is not None
+    constraint = start("regex", "\n?yes", THINKING)
+    spelled = [chat.encode("\n")[0]] * len(breaks)
+    masks = constraint.masks([chat.think_ids[1], *spelled, *chat.encode("yes")])
+    for token in (chat.think_ids[1], *spelled):
+        assert token in tokens_of(constraint.masks(())[0])
+        constraint.take(token)
+    assert constraint.masks(())[0] == masks[1 + len(breaks)]
+    assert constraint.forced() == []
+    for token in chat.encode("yes"):
+        assert token in tokens_of(constraint.masks(())[0])
+        constraint.take(token)
+    assert constraint.complete
+    assert constraint.error is None
+
+
+def test_a_compiled_grammar_is_kept_and_its_answers_do_not_know_of_each_other() -> None:
+    compiler = GrammarCompiler(chat, VOCAB)
+    first = compiler.compile(Grammar("regex", "abc|xyz"), TEXT)
+    first.take(chat.encode("abc")[0])
+    second = compiler.compile(Grammar("regex", "abc|xyz"), TEXT)
+    assert tokens_of(second.masks(())[0]) == following([b"abc", b"xyz"], b"")
+    for number in range(200):
+        compiler.compile(Grammar("regex", f"{number}"), TEXT)
+    assert len(compiler._kept) <= 16
 
 
 BOMB = {

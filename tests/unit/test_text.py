@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.events import Span, SpanKind
-from engine.text import StopMatcher, TextStream
+from engine.text import FirstCall, StopMatcher, TextStream, ToolStyle
 
 THINK, END_THINK, TOOL, END_TOOL = 1000, 1001, 1002, 1003
 TAGS = {THINK: b"<think>", END_THINK: b"</think>", TOOL: b"<tool_call>", END_TOOL: b"</tool_call>"}
@@ -149,6 +149,65 @@ def test_a_tool_call_inside_unclosed_thinking_ends_the_thinking() -> None:
 
 def test_think_tokens_inside_a_tool_call_are_part_of_it() -> None:
     assert say(TOOL, "a", THINK, "b", END_THINK, "c") == {"tool": "a<think>b</think>c"}
+
+
+def opened(*parts: str | bytes | int) -> list[Span]:
+    """Spans of a script, the empty ones too."""
+    stream = TextStream(Bytes())
+    return [span for token in ids(*parts) for span in stream.push(token)] + stream.finish()
+
+
+def test_each_tool_tag_opens_a_span_so_that_empty_and_adjacent_calls_are_seen() -> None:
+    assert opened("a", TOOL, END_TOOL, TOOL, "b", END_TOOL, "c") == [
+        Span("text", "a"),
+        Span("tool", "", opens=True), Span("text", "", opens=True),
+        Span("tool", "", opens=True), Span("tool", "b"), Span("text", "", opens=True),
+        Span("text", "c"),
+    ]  # fmt: skip
+
+
+def test_a_close_tag_is_told_where_the_answer_ends_with_it_and_not_where_it_is_missing() -> None:
+    assert opened(TOOL, "b", END_TOOL)[-1] == Span("text", "", opens=True)
+    assert opened(TOOL, "b")[-1] == Span("tool", "b")
+    assert not any(span.opens for span in opened(END_TOOL, THINK, "a", END_THINK, "b"))
+
+
+def test_text_held_for_a_stop_comes_before_the_tag_and_a_stop_before_it_hides_the_tag() -> None:
+    stream = TextStream(Bytes(), stops=["ab"])
+    assert stream.push(ord("a")) == []
+    assert stream.push(TOOL) == [Span("text", "a"), Span("tool", "", opens=True)]
+    stopped = TextStream(Bytes(), stops=["\n"], kind="reasoning")
+    assert [span for token in ids("a\n", TOOL) for span in stopped.push(token)] == [Span("reasoning", "a")]
+
+
+# --- the end of the first call
+
+XML = "\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
+
+
+def first_end(style: ToolStyle, *parts: str | bytes | int) -> int | None:
+    """How many tokens it takes until the first call is finished."""
+    watch = FirstCall(Bytes(), style)
+    return next((count for count, token in enumerate(ids(*parts), 1) if watch.ends_at(token)), None)
+
+
+@pytest.mark.parametrize(
+    ("style", "before", "after"),
+    [
+        ("xml", [TOOL, XML, END_TOOL], [TOOL, XML, END_TOOL]),
+        ("xml", [THINK, "hm", TOOL, XML, END_TOOL], ["more"]),
+        ("xml", [TOOL, "<function=f>\n<parameter=a>\nx", END_TOOL, "y\n</parameter>\n</function>", END_TOOL], []),
+        ("xml", [TOOL, "no call", END_TOOL, "so", TOOL, XML, END_TOOL], []),
+        ("json", [TOOL, '{"name": "f", "arguments": {"a": "', END_TOOL, '"}}', END_TOOL], ["more"]),
+        ("json", [TOOL, '\n{"name": "f"}\n', END_TOOL], []),
+        ("json", [TOOL, "[1]", END_TOOL, TOOL, "{}", END_TOOL], []),
+    ],
+)
+def test_first_call_ends_at_the_close_tag_behind_a_whole_call(
+    style: ToolStyle, before: list[str | int], after: list[str | int]
+) -> None:
+    assert first_end(style, *before, *after) == len(ids(*before))
+    assert first_end(style, *before[:-1]) is None
 
 
 def test_kind_follows_the_tags() -> None:

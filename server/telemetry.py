@@ -1,0 +1,33 @@
+"""One ear at the engine for all that look at it over HTTP: the journal, the metrics and the streams of events."""
+
+from collections.abc import Callable
+
+from engine.events import Event
+from engine.handle import EngineHandle
+from server.event_hub import Hub
+from server.journal import Journal
+from server.metrics import Metrics
+
+
+class Telemetry:
+    """Hears every event of an engine between `open` and `close`, on that engine's thread, in microseconds each."""
+
+    def __init__(self, engine: EngineHandle) -> None:
+        self.journal = Journal()
+        self.metrics = Metrics(engine, self.journal)
+        self.hub = Hub()
+        self._engine = engine
+        self._unlisten: Callable[[], None] = lambda: None
+
+    def open(self) -> None:
+        self._unlisten = self._engine.listen(self._hear)
+
+    def close(self) -> None:
+        self._unlisten()
+
+    def _hear(self, event: Event) -> None:
+        entry = self.journal.entry_for(event)
+        self.metrics.hear(event, entry)
+        if entry is not None:
+            self.journal.take(entry, event)
+        self.hub.hear(event)
