@@ -19,8 +19,9 @@ from mtplx_tui.recorder import Recorder
 from mtplx_tui.rooms import CHAT, TABS
 from mtplx_tui.screens.chat import ChatScreen
 from mtplx_tui.screens.room import MIN_HEIGHT, MIN_WIDTH, PANEL_WIDTH, Room
-from mtplx_tui.services import Services
+from mtplx_tui.services import Remote, Services
 from mtplx_tui.store import Store
+from mtplx_tui.switch import ModelSwitch
 from mtplx_tui.themes import THEMES, default_theme
 from mtplx_tui.tuning import shared_interpreter
 
@@ -31,6 +32,8 @@ class MtplxApp(App[None]):
     Args:
         server_line: gives the server's address, or why there is none, in words; asked again now and then.
         clock: monotonic seconds, on the time base of the engine's events. wall: the time of day.
+        switch: loads other models; None where the engine is not ours to change.
+        remote: where the engine is, if elsewhere. notice: what the user is told at the start.
     """
 
     TITLE = "mtplx-tui"
@@ -52,6 +55,9 @@ class MtplxApp(App[None]):
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = datetime.now,
+        switch: ModelSwitch | None = None,
+        remote: Remote | None = None,
+        notice: str | None = None,
     ) -> None:
         super().__init__()
         self.services = Services(
@@ -62,8 +68,10 @@ class MtplxApp(App[None]):
             clock,
             wall,
             server_line,
-            store.notice,
+            store.notice or notice,
             LogTail(),
+            switch,
+            remote,
         )
         self._pace = Pace()
         self._next_beat: asyncio.TimerHandle | None = None

@@ -25,7 +25,7 @@ from termios import TIOCSWINSZ
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import EngineError
-from engine.events import Event, FinishEvent
+from engine.events import CacheEvent, Event, FinishEvent
 from engine.request import Request
 
 if TYPE_CHECKING:
@@ -122,6 +122,10 @@ class _FixedAnswer:
     def chat(self) -> "ChatFormat":
         return self._engine.chat
 
+    @property
+    def cache(self) -> CacheEvent | None:
+        return self._engine.cache
+
     def wait_ready(self, timeout: float | None = None) -> "ModelInfo":
         return self._engine.wait_ready(timeout)
 
@@ -139,6 +143,9 @@ class _FixedAnswer:
 
     def cancel(self, request_id: str) -> None:
         self._engine.cancel(request_id)
+
+    def clear_cache(self) -> None:
+        self._engine.clear_cache()
 
     def listen(self, on_event: "EventSink") -> Callable[[], None]:
         return self._engine.listen(on_event)
@@ -168,6 +175,7 @@ def _with_ui(handle: _FixedAnswer, folder: Path) -> tuple[float, float]:
     """Speed under the application, and the share of a core that drawing took."""
     from mtplx_tui.app import MtplxApp
     from mtplx_tui.drafts import Draft
+    from mtplx_tui.link import LocalLink
     from mtplx_tui.store import Store
     from mtplx_tui.widgets.composer import Composer
 
@@ -188,7 +196,7 @@ def _with_ui(handle: _FixedAnswer, folder: Path) -> tuple[float, float]:
     store = Store(folder / f"{time.monotonic_ns()}.db")
     handle.ended.clear()
     gc.collect()
-    MtplxApp(handle, store, lambda: "not started for this measurement").run(auto_pilot=drive)
+    MtplxApp(LocalLink(handle), store, lambda: "not started for this measurement").run(auto_pilot=drive)
     store.close()
     return handle.speed(), shares[0]
 

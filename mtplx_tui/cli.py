@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,7 @@ from mtplx_tui.commands.common import (
 from mtplx_tui.commands.connect import connect
 from mtplx_tui.commands.doctor import doctor
 from mtplx_tui.commands.inspect import inspect
+from mtplx_tui.commands.models import models, pull, remove
 from mtplx_tui.commands.serve import serve
 from mtplx_tui.commands.servers import status, stop
 from mtplx_tui.commands.tui import tui
@@ -42,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ask, serve, status, stop, connect, verify, tune, inspect, doctor):
+for command in (ask, serve, status, stop, connect, models, pull, remove, verify, tune, inspect, doctor):
     app.command(epilog=exit_codes.HELP)(command)
 app.add_typer(bench, name="bench", epilog=exit_codes.HELP)
 app.add_typer(cache, name="cache", epilog=exit_codes.HELP)
@@ -58,15 +60,24 @@ def screen(
     kv_bits: KvBitsOption = None,
     memory: MemoryOption = None,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--connect", metavar="URL", help="Show the engine behind a server, ours or one like vLLM."),
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="That server's key, in a file that only you can read (chmod 600)."),
+    ] = None,
 ) -> int:
     """Chat with a local model that drafts its own next tokens, and serve it to other programs.
 
-    Without a command the chat screen opens.
+    Without a command the chat screen opens. Where a server of ours runs here with the bundled model, it shows that one
+    instead of loading the model twice.
     """
     options = EngineOptions(model, mode, depth, profile, kv_bits, memory)
     if context.invoked_subcommand is None:
-        return tui(options, ascii_only)
-    if (options, ascii_only) != (EngineOptions(), False):
+        return tui(options, ascii_only, url, key_file)
+    if (options, ascii_only, url, key_file) != (EngineOptions(), False, None, None):
         command = context.invoked_subcommand
         raise common.UsageError(f"Options before {command} belong to the screen; write them after it.")
     return exit_codes.OK

@@ -74,6 +74,10 @@ class PromptHistory:
             del self._drafts[: -self._limit]
         self._place = None
 
+    @property
+    def drafts(self) -> list[Draft]:
+        return list(self._drafts)
+
     def seed(self, drafts: list[Draft]) -> None:
         """Put older ones, from before this run, behind those that are there."""
         self._drafts[:0] = drafts

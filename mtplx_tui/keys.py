@@ -34,6 +34,9 @@ CHAT_KEYS = (
     Key("f2", "F2-F7", None, None, "the rooms of the workbench, as the tabs say"),
     Key("ctrl+n", "^N", "new_session", "new", "new chat; the old one stays saved"),
     Key("ctrl+o", "^O", "sessions", "chats", "saved chats, to go on with one"),
+    Key("ctrl+r", "^R", "typing('history')", "history", "search earlier messages of yours"),
+    Key("ctrl+g", "^G", "typing('editor')", None, "write the message in $EDITOR"),
+    Key("slash", "/", None, None, "at the beginning of a message: commands; Tab completes them"),
     Key(
         "ctrl+t", "^T", "thinking", "thinking", "unfold or fold the thinking of all answers (a click on its line: one)"
     ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.chat import Message
+from engine.errors import EngineError
 from engine.handle import EngineHandle, EngineState, EventSink, ModelInfo
 from engine.request import Request, Sampling
 
@@ -47,6 +48,9 @@ class Link(Protocol):
         Raises EngineError, as the engine's `submit` and its template do.
         """
 
+    def count(self, text: str) -> int | None:
+        """Tokens of a text; None where that can not be known here."""
+
     def cancel(self, request_id: str) -> None:
         """End a request, whoever asked. Unknown ids are ignored."""
 
@@ -80,6 +84,12 @@ class LocalLink:
             id=question.id,
         )
         self._handle.submit(request, on_event)
+
+    def count(self, text: str) -> int | None:
+        try:
+            return len(self._handle.chat.encode_as_text(text))
+        except EngineError:
+            return None
 
     def cancel(self, request_id: str) -> None:
         self._handle.cancel(request_id)

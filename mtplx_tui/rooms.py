@@ -36,6 +36,12 @@ def _dashboard(services: "Services") -> "Room":
     return DashboardScreen(services)
 
 
+def _models(services: "Services") -> "Room":
+    from mtplx_tui.screens.models import ModelsScreen
+
+    return ModelsScreen(services)
+
+
 def _tune(services: "Services") -> "Room":
     from mtplx_tui.screens.tune import TuneScreen
 
@@ -52,6 +58,7 @@ CHAT = "chat"
 TABS = (
     Tab(CHAT, "f2", "Chat", "Chat", None),
     Tab("dashboard", "f3", "Dash", "Dash", _dashboard),
+    Tab("models", "f4", "Models", "Model", _models),
     Tab("tune", "f5", "Tune", "Tune", _tune),
     Tab("bench", "f6", "Bench", "Bench", _bench),
 )

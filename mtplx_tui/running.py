@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from engine.handle import ModelInfo
 from mtplx_tui import paths
+from mtplx_tui.options import EngineOptions
+
+if TYPE_CHECKING:
+    from engine.handle import ModelInfo
 
 ASK_SECONDS = 2.0
+BUNDLED = "demo-13m"
+"""What no --model means; `engine.models.locate` says so, and costs an import that the first frame would wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Running:
 
 
 @contextmanager
-def announced(url: str, kind: Literal["workbench", "serve"], model: ModelInfo, keyed: bool) -> Iterator[None]:
+def announced(url: str, kind: Literal["workbench", "serve"], model: "ModelInfo", keyed: bool) -> Iterator[None]:
     """While inside, other commands find this process's server. A folder that can not be written to costs only that."""
     file = paths.servers_folder() / f"{os.getpid()}.json"
     record = Running(url, os.getpid(), kind, model.name, model.mode, model.context, keyed, time.time())
@@ -61,8 +66,23 @@ def servers() -> list[Running]:
 
 
 def serving(model: str, mode: str) -> Running | None:
-    """A server of this model in this mode, where one runs."""
-    return next((running for running in servers() if (running.model, running.mode) == (model, mode)), None)
+    """A server of this model in this mode that takes requests, where one runs."""
+    alike = (running for running in servers() if (running.model, running.mode) == (model, mode))
+    return next((running for running in alike if _ready(running)), None)
+
+
+def same(options: EngineOptions) -> Running | None:
+    """A server that runs what these options ask for; None where they ask for more than the usual."""
+    return None if options != EngineOptions() else serving(BUNDLED, options.mode)
+
+
+def _ready(running: Running) -> bool:
+    import httpx
+
+    try:
+        return httpx.get(f"{running.url}/ready", timeout=ASK_SECONDS, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def _read(file: Path) -> Running | None:

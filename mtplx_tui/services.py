@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.handle import ModelInfo
@@ -12,6 +13,22 @@ from mtplx_tui.layout.spans import Line
 from mtplx_tui.link import Link
 from mtplx_tui.logs import LogTail
 from mtplx_tui.recorder import Recorder
+from mtplx_tui.switch import ModelSwitch
+
+if TYPE_CHECKING:
+    from mtplx_tui.remote.figures import ServerFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An engine that is not in this process, nor on this machine as far as is known.
+
+    Attributes:
+        url: its server. figures: what its metrics tell; None where there are none, or events tell more.
+    """
+
+    url: str
+    figures: "Callable[[], ServerFigures | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +39,8 @@ class Services:
         clock: monotonic seconds, on the time base of the engine's events. wall: the time of day.
         server_line: the server's address, or why there is none, in words.
         notice: what the user must be told at the start, or None. log: the program's own last lines.
+        switch: loads other models in this one's place; None where the engine is not ours to change.
+        remote: where the engine is, if it is elsewhere; what measures this machine then says nothing about it.
     """
 
     link: Link
@@ -33,6 +52,8 @@ class Services:
     server_line: Callable[[], str]
     notice: str | None
     log: LogTail
+    switch: ModelSwitch | None = None
+    remote: Remote | None = None
 
     def standing(self) -> Line:
         """The model, and what the engine does, for the right end of a room's tabs."""

@@ -20,6 +20,7 @@ class Telemetry:
         self._unlisten: Callable[[], None] = lambda: None
 
     def open(self) -> None:
+        self.hub = Hub()  # the one before was closed with the server
         self._unlisten = self._engine.listen(self._hear)
 
     def close(self) -> None:

@@ -166,10 +166,11 @@ class XmlArguments:
         rules = set(schema)
         if "enum" in rules or "const" in rules:
             return self._listed(schema)
-        if rules <= {"$ref"} or (rules == {"allOf"} and len(schema["allOf"]) == 1):
-            return self._of(self._followed(schema), depth + 1)
+        followed = self._followed(schema) if rules in ({"$ref"}, {"allOf"}) else schema
+        if followed is not schema:
+            return self._of(followed, depth + 1)
         for word in ("anyOf", "oneOf"):
-            if rules == {word}:
+            if rules == {word} and isinstance(schema[word], list):
                 found = [self._of(each, depth + 1) for each in schema[word]]
                 return _Forms([t for each in found for t in each.texts], [s for each in found for s in each.json])
         if "type" in rules:
@@ -186,7 +187,9 @@ class XmlArguments:
         self._leave_out(schema, {"enum", "const", "type"})
         values = [schema["const"]] if "const" in schema else schema["enum"]
         named = schema.get("type", list(ANY))
-        texts = [value for value in values if isinstance(value, str) and "string" in named]  # of a list, or of a word
+        if not isinstance(values, list) or not isinstance(named, str | list):
+            return self._any(schema, "an enum that is no list, or a type that is none,")
+        texts = [value for value in values if isinstance(value, str) and "string" in named]  # in the word or the list
         others = [value for value in values if not isinstance(value, str)]
         return _Forms(
             [" | ".join(map(literal, texts))] if texts else [],

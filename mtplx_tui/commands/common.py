@@ -3,9 +3,10 @@
 import json
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.engine import ThreadEngine
     from engine.events import Event
+    from engine.handle import EngineHandle, EventSink
+
+AnyEngine = TypeVar("AnyEngine", bound="EngineHandle")
 
 ModelOption = Annotated[
     str | None,
@@ -83,16 +87,27 @@ def error_json(error: Exception, message: str, param: str | None) -> dict[str, A
 
 
 def start_engine(config: "EngineConfig") -> "ThreadEngine":
-    """Load a model and wait for it; a person at the terminal sees what it is doing. Raises the load's EngineError.
-
-    The automatic depth starts from what `tune` kept.
-    """
+    """Load a model and wait for it, as `loaded` does. The automatic depth starts from what `tune` kept."""
     from engine.engine import ThreadEngine
-    from engine.events import FailedEvent, LoadEvent, ReadyEvent
     from mtplx_tui.saved_tuning import with_saved_tuning
 
+    return loaded(lambda on_event: ThreadEngine(with_saved_tuning(config), on_event))
+
+
+def loaded(start: "Callable[[EventSink], AnyEngine]") -> "AnyEngine":
+    """Start an engine and wait for its model; a person at the terminal sees what it is doing.
+
+    Raises the load's EngineError.
+    """
+    from engine.events import FailedEvent, LoadEvent, ReadyEvent
+
     events: SimpleQueue[Event] = SimpleQueue()
-    engine = ThreadEngine(with_saved_tuning(config), events.put)
+
+    def hear(event: "Event") -> None:
+        if isinstance(event, LoadEvent | ReadyEvent | FailedEvent):  # nobody takes out the others, for hours
+            events.put(event)
+
+    engine = start(hear)
     while not isinstance(event := next_event(events), ReadyEvent | FailedEvent):
         if isinstance(event, LoadEvent):
             progress(event.stage)

@@ -6,15 +6,23 @@ import os
 import sys
 import threading
 import traceback
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtplx_tui import exit_codes, guarded, paths
 
 if TYPE_CHECKING:
-    from engine.handle import EngineHandle
+    from engine.events import Event
+    from engine.handle import EngineHandle, EventSink
+    from mtplx_tui.glyphs import GlyphName
+    from mtplx_tui.link import Link
+    from mtplx_tui.remote.probe import Kind
+    from mtplx_tui.services import Remote
+    from mtplx_tui.switch import ModelSwitch
     from server.run import ServerThread
 
 HOST, PORT = "127.0.0.1", 8000
@@ -38,13 +46,20 @@ def main() -> None:
     os._exit(code)  # threads of libraries may still run, and none of them has anything left to save
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the engine is. `server_line` is its server's address, or why there is none, in words."""
+
+    link: "Link"
+    server_line: Callable[[], str]
+    switch: "ModelSwitch | None" = None
+    remote: "Remote | None" = None
+    notice: str | None = None
+
+
 def _run(settings: dict[str, Any]) -> int:
     guarded.stop_on_signals(lambda number: sys.exit(exit_codes.SIGNALLED + number))
-    from engine.engine import ThreadEngine
     from mtplx_tui.app import MtplxApp
-    from mtplx_tui.link import LocalLink
-    from mtplx_tui.options import EngineOptions
-    from mtplx_tui.saved_tuning import with_saved_tuning
     from mtplx_tui.store import Store, StoreError
 
     try:
@@ -52,28 +67,72 @@ def _run(settings: dict[str, Any]) -> int:
     except StoreError as error:
         print(error, file=sys.__stderr__, flush=True)
         return exit_codes.FAILED
-    config = replace(EngineOptions(**settings["options"]).config(), cache_folder=paths.prefixes_folder())
-    engine = ThreadEngine(with_saved_tuning(config))
-    server = LateServer(engine)
-    app = MtplxApp(LocalLink(engine), store, lambda: server.line, glyphs="ascii" if settings["ascii"] else "unicode")
+    glyphs: GlyphName = "ascii" if settings["ascii"] else "unicode"
+    given = settings.get("link")
+    with _here(settings["options"]) if given is None else _there(**given) as place:
+        app = MtplxApp(
+            place.link, store, place.server_line, glyphs,
+            switch=place.switch, remote=place.remote, notice=place.notice,
+        )  # fmt: skip
 
-    def stop(number: int) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            sys.exit(exit_codes.SIGNALLED + number)
-        loop.call_soon_threadsafe(partial(app.exit, return_code=exit_codes.SIGNALLED + number))
+        def stop(number: int) -> None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                sys.exit(exit_codes.SIGNALLED + number)
+            loop.call_soon_threadsafe(partial(app.exit, return_code=exit_codes.SIGNALLED + number))
 
-    guarded.stop_on_signals(stop)
-    app.run()
-    server.stop()
-    engine.close(timeout=2.0)
+        guarded.stop_on_signals(stop)
+        app.run()
     store.close()
     return exit_codes.INTERNAL if app.return_code == 1 else app.return_code or exit_codes.OK
 
 
+@contextmanager
+def _here(options: dict[str, Any]) -> Iterator[Place]:
+    """An engine of our own, with a server around it."""
+    from engine.engine import ThreadEngine
+    from engine.supervised import SupervisedEngine
+    from mtplx_tui.link import LocalLink
+    from mtplx_tui.options import EngineOptions
+    from mtplx_tui.saved_tuning import with_saved_tuning
+    from mtplx_tui.switch import Choice, SwitchableEngine
+
+    config = replace(EngineOptions(**options).config(), cache_folder=paths.prefixes_folder())
+
+    def start(choice: Choice, on_event: "EventSink") -> "EngineHandle":
+        depth = None if choice.mode == "ar" else config.depth
+        chosen = replace(config, model=choice.model, mode=choice.mode, depth=depth)
+        return SupervisedEngine(partial(ThreadEngine, with_saved_tuning(chosen)), on_event)
+
+    engine = SwitchableEngine(start, Choice(config.model, config.mode))
+    server = LateServer(engine)
+    yield Place(LocalLink(engine), lambda: server.line, engine)
+    server.stop()
+    engine.close(timeout=2.0)
+
+
+@contextmanager
+def _there(url: str, kind: "Kind", key_file: str | None, attached: bool) -> Iterator[Place]:
+    """The engine behind a server; `attached` says that it is on this machine, and nobody asked for it by name."""
+    from mtplx_tui.remote import http
+    from mtplx_tui.remote.openai import OpenAILink
+    from mtplx_tui.remote.ours import RemoteLink
+    from mtplx_tui.services import Remote
+
+    key = http.read_key(None if key_file is None else Path(key_file))
+    link = RemoteLink(url, key) if kind == "ours" else OpenAILink(url, key)
+    notice = (
+        f"This model runs here already, at {url}: this screen shows that one and loads none. When the program that "
+        "runs it ends, its engine does too."
+    )
+    remote = None if attached else Remote(url, lambda: getattr(link, "figures", None))
+    yield Place(link, lambda: link.line, remote=remote, notice=notice if attached else None)
+    link.close()
+
+
 class LateServer:
-    """The HTTP server, started when the model is there.
+    """The HTTP server, started when the model is there, and announced to other commands under the model it has.
 
     Attributes:
         line: where it serves, or why it does not, in words for the screen.
@@ -83,29 +142,56 @@ class LateServer:
         self.line = "starts when the model is loaded"
         self._engine = engine
         self._server: ServerThread | None = None
+        self._announced = ExitStack()
+        self._lock = threading.Lock()  # who announces
         threading.Thread(target=self._start, name="server-start", daemon=True).start()
 
     def stop(self) -> None:
         """End it; answers that run for others get a second to finish."""
-        if self._server is not None:
-            self._server.stop(timeout=1.0)
+        with self._lock:
+            server, self._server = self._server, None
+            self._announced.close()
+        if server is not None:
+            server.stop(timeout=1.0)
 
     def _start(self) -> None:
         from engine.errors import EngineError
 
         with suppress(EngineError, TimeoutError):
             self._engine.wait_ready(SERVER_WAIT_SECONDS)
+        from server.keys import KeysError, load_keys
         from server.run import ServerStartError, ServerThread
 
-        server = ServerThread(self._engine, HOST, PORT)
         try:
+            keys = load_keys()
+            server = ServerThread(self._engine, port=PORT, keys=keys)
             server.start()
-        except ServerStartError as error:
+        except (KeysError, ServerStartError) as error:
             self.line = str(error)
             return
         self._server = server
         taken = "" if server.address == f"http://{HOST}:{PORT}" else f" ({PORT} is taken)"
         self.line = f"{server.address}/v1{taken}"
+        with suppress(EngineError):
+            self._engine.wait_ready()
+        self._announce(bool(keys))
+        self._engine.listen(lambda event: self._hear(event, bool(keys)))
+
+    def _hear(self, event: "Event", keyed: bool) -> None:
+        from engine.events import LoadEvent, ReadyEvent
+
+        if isinstance(event, LoadEvent | ReadyEvent):  # another model; files are no work for the engine's thread
+            threading.Thread(target=self._announce, args=(keyed,), name="server-announce", daemon=True).start()
+
+    def _announce(self, keyed: bool) -> None:
+        """Tell other commands which model is served here now; none while there is none."""
+        from engine.errors import EngineError
+        from mtplx_tui.running import announced
+
+        with self._lock, suppress(EngineError):
+            self._announced.close()
+            if self._server is not None and self._server.address is not None:
+                self._announced.enter_context(announced(self._server.address, "workbench", self._engine.model, keyed))
 
 
 if __name__ == "__main__":

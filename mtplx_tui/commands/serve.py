@@ -1,8 +1,11 @@
 """`mtplx-tui serve`: the OpenAI-compatible server without the screen."""
 
 import re
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +21,13 @@ from mtplx_tui.commands.common import (
     ModelOption,
     ModeOption,
     ProfileOption,
+    UsageError,
 )
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.handle import EventSink
+    from engine.supervised import SupervisedEngine
 
 GRACE_SECONDS = 10.0
 
@@ -30,29 +39,79 @@ def serve(
     profile: ProfileOption = "turbo",
     kv_bits: KvBitsOption = None,
     memory: MemoryOption = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen. What other machines can reach needs a key.")
+    ] = "localhost",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where it is taken, the next free one is used.")] = 8000,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keys, one a line, in a file that only you can read (chmod 600)."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name under which clients may call this server; repeat for more."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Serve the model over HTTP to programs on this machine.
+    """Serve the model over HTTP, to programs on this machine unless --host says otherwise.
 
-    The address is said once the model is loaded; with --json it is printed as {"url", "model", "mode"}. Ctrl-C stops:
-    running answers get ten seconds to finish, and a second one ends them at once.
+    Where there are keys, in --key-file or in MTPLX_API_KEY, each request needs one. The address is said once the model
+    is loaded; with --json it is printed as {"url", "model", "mode"}. Ctrl-C stops: running answers get ten seconds to
+    finish, and a second one ends them at once. An engine that fails is started again, three times in ten minutes.
+    Where the bundled model is served here already and no options ask for more, its address is said, and that is all.
     """
-    from server.run import ServerStartError
+    from mtplx_tui.running import announced, same
+    from server.keys import KeysError, load_keys
+    from server.run import ServerStartError, ServerThread
     from server.run import serve as run
+    from server.sockets import check_host
 
-    config = EngineOptions(model, mode, depth, profile, kv_bits, memory).config()
-    engine = common.start_engine(replace(config, cache_folder=paths.prefixes_folder()))
+    names = [_name(given) for given in allow_host or ()]
+    options = EngineOptions(model, mode, depth, profile, kv_bits, memory)
+    config = options.config()
+    try:
+        keys = load_keys(key_file)
+        check_host(host, bool(keys))
+    except (KeysError, ServerStartError) as error:
+        raise UsageError(str(error)) from error
+    usual = (host, port, key_file, names) == ("localhost", 8000, None, [])
+    running = same(options) if usual else None
+    if running is not None and running.keyed == bool(keys):
+        common.say(f"{running.model} is served already, at {running.url}/v1 (process {running.pid}).")
+        if as_json:
+            common.print_json({"url": running.url, "model": running.model, "mode": running.mode})
+        return exit_codes.OK
+    engine = common.loaded(lambda on_event: _supervised(config, on_event))
+    life = ExitStack()
 
     def say(line: str) -> None:
         common.say(line)
-        url = re.search(r"http://[^/\s]+", line)
+        url = re.search(r"[Ss]erving at (http://[^/\s]+)", line)
+        if url:
+            life.enter_context(announced(url[1], "serve", engine.model, bool(keys)))
         if as_json and url:
-            common.print_json({"url": url[0], "model": engine.model.name, "mode": engine.model.mode})
+            common.print_json({"url": url[1], "model": engine.model.name, "mode": engine.model.mode})
 
     try:
-        return exit_codes.FAILED if run(engine, port=port, say=say, grace=GRACE_SECONDS) else exit_codes.OK
+        server = ServerThread(engine, host, port, keys=keys, allow_hosts=names)
+        with life:
+            return exit_codes.FAILED if run(server, say=say, grace=GRACE_SECONDS) else exit_codes.OK
     except ServerStartError as error:
         raise CommandFailedError(str(error)) from error
     finally:
         engine.close()
+
+
+def _supervised(config: "EngineConfig", on_event: "EventSink") -> "SupervisedEngine":
+    from engine.engine import ThreadEngine
+    from engine.supervised import SupervisedEngine
+    from mtplx_tui.saved_tuning import with_saved_tuning
+
+    config = with_saved_tuning(replace(config, cache_folder=paths.prefixes_folder()))
+    return SupervisedEngine(partial(ThreadEngine, config), on_event)
+
+
+def _name(given: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", given):
+        raise UsageError(f"--allow-host is {given!r}; give a host's name alone, such as desk.example.")
+    return given

@@ -86,8 +86,10 @@ def _line(server: dict[str, Any]) -> str:
 
 
 def _there(pid: int) -> bool:
+    """Whether the process runs; one that has ended and whose parent has not looked yet does not."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
-    return True

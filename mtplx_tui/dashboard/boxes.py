@@ -1,6 +1,7 @@
 """The dashboard's boxes, each a pure function of the view, its size and the glyphs."""
 
 from statistics import median
+from typing import TYPE_CHECKING
 
 from mtplx_tui.charts.bars import bar, meter
 from mtplx_tui.charts.columns import column_chart
@@ -13,6 +14,9 @@ from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.frames import framed
 from mtplx_tui.layout.spans import Line, fit, merge, wrap
 from mtplx_tui.state import RequestRow
+
+if TYPE_CHECKING:
+    from mtplx_tui.remote.figures import ServerFigures
 
 
 def waterfall(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -99,14 +103,18 @@ def memory(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     cells = max(room - 31, 4)
     watched = view.snapshot.watched
     lines: list[Line] = []
-    if model is not None:
+    if model is not None and model.context:
         used = watched.context if watched else 0
         lines.append(_meter("context", used / model.context, f"{count(used)}/{count(model.context)}", cells, glyphs))
+    if model is not None and model.weight_bytes:
         lines.append((("weights  ", "muted"), (size(model.weight_bytes), "")))
     read = sum(row.prompt_tokens for row in view.rows)
     cached = sum(row.cached for row in view.rows)
     hit = f"{cached / read:.0%} of {count(read)} prompt tokens" if read else "n/a (no prompt yet)"
     lines.append((("cached   ", "muted"), (hit, "")))
+    if view.elsewhere:
+        lines.append((("memory   ", "muted"), ("n/a (it is on another machine)", "muted")))
+        return framed([fit(line, room, glyphs.ellipsis) for line in lines], width, height, glyphs, "cache and memory")
     lines.append(_meter("process", machine.process / machine.total, size(machine.process), cells, glyphs))
     taken = machine.total - machine.available
     lines.append(_meter("machine", taken / machine.total, f"{size(taken)}/{size(machine.total)}", cells, glyphs))
@@ -162,7 +170,21 @@ def server(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     room = width - 4
     firsts = sorted(row.ttft for row in view.rows if row.ttft is not None)
     ttft = f"median {seconds(median(firsts))}  most {seconds(firsts[-1])}" if firsts else "n/a"
-    lines: list[Line] = [*wrap([(one_line(view.server, glyphs), "")], room), (("TTFT ", "muted"), (ttft, "")), ()]
+    lines: list[Line] = [*wrap([(one_line(view.server, glyphs), "")], room), (("TTFT ", "muted"), (ttft, ""))]
+    if view.figures is not None:
+        lines += wrap([(_figures_text(view.figures), "")], room)
+    lines.append(())
     left = max(height - 2 - len(lines), 0)
     lines += [fit(((one_line(text, glyphs), "muted"),), room, glyphs.ellipsis) for text in view.log[-left:] if left]
     return framed(lines, width, height, glyphs, "server and log", "l full log")
+
+
+def _figures_text(figures: "ServerFigures") -> str:
+    """What another's metrics tell, in a line or two."""
+    told = [f"{number} {name}" for number, name in ((figures.running, "running"), (figures.waiting, "waiting"))
+            if number is not None]  # fmt: skip
+    if figures.accepted is not None:
+        told.append(f"{percent(figures.accepted)} of drafts held")
+        depths = " ".join(f"d{depth} {share:.2f}" for depth, share in enumerate(figures.by_depth, 1))
+        told.append(f"{depths}, {figures.per_round:.2f} tokens a step since its start".removeprefix(", "))
+    return "; ".join(told) or "its metrics tell nothing of requests or drafts"

@@ -1,11 +1,15 @@
 """Everything that the dashboard draws, at one moment."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.events import StepEvent
 from engine.handle import ModelInfo
 from mtplx_tui.machine import Machine
 from mtplx_tui.state import RequestRow, Snapshot
+
+if TYPE_CHECKING:
+    from mtplx_tui.remote.figures import ServerFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class View:
         steps: of the watched request, newest first. place: index of the chosen step while paused; None while it runs.
         conditional: acceptance at a depth, given that those before held, instead of up to it.
         chosen: index into `rows` of the chosen request. log: its last lines, newest last.
+        elsewhere: whether the engine is on another machine than `machine`.
+        figures: what the metrics of another's server tell.
     """
 
     snapshot: Snapshot
@@ -27,6 +33,8 @@ class View:
     place: int | None = None
     conditional: bool = False
     chosen: int = 0
+    elsewhere: bool = False
+    figures: "ServerFigures | None" = None
 
     @property
     def paused(self) -> bool:

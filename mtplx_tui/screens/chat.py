@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.events import Resize
-from textual.widgets import Static
+from textual.widgets import Static, TextArea
 
 from mtplx_tui.bridge import Pulled
 from mtplx_tui.conversation import Phase
@@ -24,7 +24,9 @@ from mtplx_tui.screens.help import section
 from mtplx_tui.screens.reading import Reading
 from mtplx_tui.screens.room import EDGE_ROWS, PANEL_WIDTH, Room
 from mtplx_tui.screens.sessions import SessionsScreen
+from mtplx_tui.screens.typing import Typing
 from mtplx_tui.services import Services
+from mtplx_tui.slash import Command, as_message, matching, parse
 from mtplx_tui.store import MessageRow, SessionFacts, Store, StoreError
 from mtplx_tui.talk import Talk, Turn, resumed_blocks
 from mtplx_tui.tuning import collect
@@ -36,6 +38,7 @@ from mtplx_tui.widgets.transcript import Transcript
 T = TypeVar("T")
 
 QUIT_TWICE_S = 2.0
+MOST_NAMES = 6
 COLLECT_AFTER_S = 1.0
 HISTORY_SESSIONS = 10
 
@@ -67,14 +70,14 @@ class ChatScreen(Room):
             yield Composer(glyphs, id="composer")
 
     def on_mount(self) -> None:
-        glyphs = self.services.glyphs
         self.transcript = self.query_one(Transcript)
         self.composer = self.query_one(Composer)
         self.figures = Figures(self, self.services, self.talk)
         self._reading = Reading(self)
+        self._typing = Typing(self)
         compose = self.query_one("#compose")
         compose.border_title = "message"
-        compose.border_subtitle = f" {glyphs.dot} ".join(("Enter send", "^J newline", "Esc stop"))
+        self._suggest()
         self.transcript.add(Welcome())
         if self.services.notice:
             self.transcript.add(Notice(self.services.notice, "warn"))
@@ -168,15 +171,42 @@ class ChatScreen(Room):
     @on(Composer.Submitted)
     def _send(self, event: Composer.Submitted) -> None:
         state = self.services.link.state
-        if self.talk.turn is not None:
+        if (command := parse(event.draft.text)) is not None:
+            self.composer.put(Draft())
+            self._run(*command)
+        elif self.talk.turn is not None:
             self.say("An answer is still being written. Esc stops it; then Enter sends this.")
         elif state in ("failed", "closed"):
             self.say(f"Not sent, no model is running. {self._failure or ''}", "error")
         else:
             self._begin(event.draft)
 
+    @on(TextArea.Changed)
+    def _suggest(self) -> None:
+        """While a command is typed, the box says which there are."""
+        dot = f" {self.services.glyphs.dot} "
+        found = matching(self.composer.text)
+        more = dot + self.services.glyphs.ellipsis if len(found) > MOST_NAMES else ""
+        names = dot.join(f"/{command.name}" for command in found[:MOST_NAMES]) + more
+        if len(found) == 1:
+            names = f"/{found[0].name} {found[0].argument}  {found[0].help}"
+        hint = dot.join(("Enter send", "^J newline", "Esc stop", "/ commands"))
+        self.query_one("#compose").border_subtitle = (f"Tab {names}" if found else hint).replace("[", "\\[")
+
+    @work(group="typing", exclusive=True)
+    async def _run(self, command: Command | None, argument: str) -> None:
+        try:
+            await self._typing.run(command, argument)
+        except StoreError as error:
+            self.say(str(error), "error")
+
+    @work(group="typing", exclusive=True)
+    async def action_typing(self, what: str) -> None:
+        await getattr(self._typing, what)("")
+
     def _begin(self, draft: Draft) -> None:
         glyphs = self.services.glyphs
+        draft = Draft(as_message(draft.text), draft.pastes)
         self._end_welcome()
         user, answer = UserMessage(draft.expanded(), self.services.wall()), Answer(glyphs, live=True)
         if self._editing is None:
@@ -297,7 +327,7 @@ class ChatScreen(Room):
             self._interrupted_at = now
             self.say("^C again, or ^Q, leaves.")
 
-    def say(self, text: str, severity: Literal["information", "error"] = "information") -> None:
+    def say(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
         self.notify(text, severity=severity, markup=False, timeout=5)
 
     # Chats

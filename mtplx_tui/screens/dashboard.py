@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -24,6 +24,9 @@ from mtplx_tui.screens.room import EDGE_ROWS, Room
 from mtplx_tui.services import Services
 from mtplx_tui.state import BINS_KEPT, STEPS_KEPT
 from mtplx_tui.widgets.lines import Lines
+
+if TYPE_CHECKING:
+    from mtplx_tui.remote.figures import ServerFigures
 
 DRAW_S = 0.25
 """Between two drawings while something runs: nobody reads figures faster."""
@@ -56,6 +59,7 @@ class DashboardScreen(Room):
         self._chosen = 0
         self._conditional = False
         self._held: View | None = None
+        self._figures: ServerFigures | None = None
         self._stale = True
 
     def compose_body(self) -> ComposeResult:
@@ -72,7 +76,9 @@ class DashboardScreen(Room):
     def beat(self, pulled: Pulled) -> None:
         now = time.monotonic()
         self.draw_top()
-        self._stale = self._stale or bool(pulled.events)
+        figures = self.services.remote.figures() if self.services.remote is not None else None
+        self._stale = self._stale or bool(pulled.events) or figures != self._figures
+        self._figures = figures
         if now - self._looked_at >= MACHINE_S and self._stale:
             self._machine, self._looked_at = look(), now
         if self._held is None and self._stale and now - self._drawn_at >= DRAW_S:
@@ -90,6 +96,7 @@ class DashboardScreen(Room):
         return View(
             snapshot, snapshot.steps, services.model(), self._machine, services.server_line(),
             tuple(services.log.lines), None, self._conditional, self._chosen,
+            services.remote is not None, self._figures,
         )  # fmt: skip
 
     def _draw(self) -> None:

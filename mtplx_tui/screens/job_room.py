@@ -9,7 +9,8 @@ from textual.events import Resize
 
 from mtplx_tui.bridge import Pulled
 from mtplx_tui.charts.numbers import seconds
-from mtplx_tui.layout.spans import Line
+from mtplx_tui.glyphs import one_line
+from mtplx_tui.layout.spans import Line, wrap
 from mtplx_tui.runs.job import Job
 from mtplx_tui.screens.room import EDGE_ROWS, Room
 from mtplx_tui.services import Services
@@ -64,7 +65,19 @@ class JobRoom(Room):
     def draw(self) -> None:
         self._drawn_at = time.monotonic()
         self._drawn = self.job.state if self.job else None
-        self._page.show(self.draw_page(*self._page.size))
+        width, height = self._page.size
+        self._page.show(self._elsewhere(width) or self.draw_page(width, height))
+
+    def _elsewhere(self, width: int) -> list[Line]:
+        """What stands here where the engine is on another machine."""
+        remote = self.services.remote
+        if remote is None:
+            return []
+        text = (
+            f"{self.NAME} measures the machine that it runs on, and this engine is at "
+            f"{one_line(remote.url, self.services.glyphs)}. Run mtplx-tui {self.NAME} there."
+        )
+        return [(), *wrap([(f" {text}", "muted")], width)]
 
     def subject(self) -> str:
         job = self.job
@@ -75,7 +88,9 @@ class JobRoom(Room):
 
     def begin(self, make: Callable[[], Job]) -> None:
         """Start a measurement, unless one runs or the engine is busy with answers that would disturb it."""
-        if self.job is not None and self.job.state == "running":
+        if self.services.remote is not None:
+            self.notify("A measurement needs the engine's own machine; start it there.", markup=False)
+        elif self.job is not None and self.job.state == "running":
             self.notify("A measurement runs. x stops it.", markup=False)
         elif self.services.bridge.state.busy:
             self.notify("The engine is answering; a measurement now would be worth nothing. Try again after it.",

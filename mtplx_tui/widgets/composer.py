@@ -11,6 +11,7 @@ from textual.widgets import TextArea
 
 from mtplx_tui.drafts import Draft, PromptHistory, chip_for, folds, unpaste
 from mtplx_tui.glyphs import Glyphs, mask
+from mtplx_tui.slash import completed
 
 
 class Composer(TextArea):
@@ -62,6 +63,15 @@ class Composer(TextArea):
         chip = self._chip(text)
         return Draft(chip, {chip: text})
 
+    def attach(self, chip: str, text: str) -> None:
+        """Insert a chip that stands for a text; one of the same name for another text gets a number."""
+        number, named = 1, chip
+        while self._pastes.get(named, text) != text:
+            number += 1
+            named = f"{chip[:-1]} ({number})]"
+        self._pastes[named] = text
+        self.insert(f"{named} ")
+
     def _chip(self, text: str) -> str:
         chip = next((chip for chip, pasted in self._pastes.items() if pasted == text), None)
         if chip is None:
@@ -79,6 +89,11 @@ class Composer(TextArea):
                 event.stop()
                 event.prevent_default()
                 self._submit()
+            case "tab":
+                event.stop()
+                event.prevent_default()
+                if (whole := completed(self.text)) != self.text:
+                    self.put(Draft(whole))
             case "ctrl+j" | "shift+enter":
                 event.stop()
                 event.prevent_default()

@@ -128,6 +128,8 @@ def _context_line(snapshot: Snapshot, model: ModelInfo | None, width: int, glyph
     used = snapshot.watched.context if snapshot.watched else 0
     if model is None:
         return (("ctx   ", "muted"), ("n/a", ""), (" (no model yet)", "muted"))
+    if not model.context:
+        return (("ctx   ", "muted"), ("n/a", ""), (" (the server does not tell)", "muted"))
     share = used / model.context
     figures = f"{count(used)} / {count(model.context)}"
     room = max(width - 6 - len(figures) - 7, 4)

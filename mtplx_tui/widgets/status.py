@@ -24,7 +24,7 @@ def _figures(row: RequestRow, model: ModelInfo | None, snapshot: Snapshot, glyph
         spans += [(f"  {row.tokens_per_step:.1f}", "strong"), ("/step", "muted")]
     if row.acceptance is not None:
         spans += [("  acc ", "muted"), (percent(row.acceptance), "strong")]
-    if model is not None:
+    if model is not None and model.context:
         spans += [("  ctx ", "muted"), (f"{count(row.context)}/{count(model.context)} ", ""),
                   (meter(row.context / model.context, 6, glyphs), "accept")]  # fmt: skip
     spans += [("  TTFT ", "muted"), (seconds(row.ttft), "")]

@@ -1,12 +1,18 @@
 """The Responses API of the real `openai` package against the shared engine."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
+from openai.types.responses import (
+    ResponseCustomToolCall,
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseReasoningItem,
+)
 from pydantic import BaseModel, Field
 
 SUM = "What is 47 + 85?"
@@ -82,6 +88,26 @@ def test_a_tools_round_with_everything_sent_back_is_read_from_the_cache(client: 
     assert second.usage is not None
     assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens / 2
     assert second.output
+
+
+def test_a_custom_tools_text_is_held_to_its_grammar(client: openai.OpenAI) -> None:
+    code: Any = {
+        "type": "custom",
+        "name": "code",
+        "description": "Takes a code.",
+        "format": {"type": "grammar", "syntax": "regex", "definition": "[A-C]{2}-[0-9]{3}"},
+    }
+    asked: Any = {"model": "demo-13m", "input": "Give me a code.", "temperature": 1, "extra_body": {"seed": 3}}
+    asked |= {"tools": [{"type": "web_search"}, code], "tool_choice": {"type": "custom", "name": "code"}}
+    asked |= {"parallel_tool_calls": False}
+    whole = client.responses.create(**asked).output[-1]
+    assert isinstance(whole, ResponseCustomToolCall)
+    assert re.fullmatch("[A-C]{2}-[0-9]{3}", whole.input)
+    with client.responses.stream(**asked) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.custom_tool_call_input.delta")
+        last = stream.get_final_response().output[-1]
+    assert isinstance(last, ResponseCustomToolCall)
+    assert text == last.input == whole.input
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -51,6 +51,9 @@ class ByteChat:
         text = "".join(f"<{m['role']}>{m.get('reasoning_content', '')}|{m['content']}" for m in messages)
         return tuple(text.encode("utf-8", "surrogatepass"))
 
+    def encode_as_text(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
 
 class ScriptedHandle:
     """Conducted by `Play`; what the screen asked for is kept in `requests` and `cancelled`.
