@@ -11,13 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-import httpx
-from pydantic import TypeAdapter, ValidationError
-
-from engine.errors import BadRequestError, EngineError
+from engine.errors import EngineError
 from engine.events import (
     Event,
     FailedEvent,
@@ -34,6 +31,7 @@ from engine.front import Front
 from engine.handle import EngineState, EventSink, ModelInfo
 from mtplx_tui.link import Question
 from mtplx_tui.remote import http
+from mtplx_tui.remote.api import Api, LostError, NotNowError, UnsentError
 from mtplx_tui.remote.own import Own
 from server.event_json import Frame, UnreadableError, decode
 from server.facts import AnswerFacts, Hello, Lost, RequestFacts
@@ -41,22 +39,9 @@ from server.facts import AnswerFacts, Hello, Lost, RequestFacts
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-SILENCE_S = 60.0
-"""The server gives a sign of life every ten seconds, unless it was told to do so less often."""
 CLOSE_S = 2.0
 OVER_KEPT = 1000
 CANCELLED_THERE = "This answer was ended at the server: somebody cancelled it there, or the server was stopped."
-GONE = (404, 410)
-PASSING = (429, 502, 503, 504)
-"""What a server, or a proxy before it, answers for a while."""
-
-_ANSWER = TypeAdapter(AnswerFacts)
-_REQUESTS = TypeAdapter(tuple[RequestFacts, ...])
-_MODEL = TypeAdapter(ModelInfo | None)
-
-
-class NotNowError(Exception):
-    """The server can not be used just now; the text says why."""
 
 
 class RemoteLink:
@@ -70,7 +55,7 @@ class RemoteLink:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
-        self._http = http.client(url, key)
+        self._api = Api(url, key)
         self._front = Front(())  # for its listeners; the state is the server's
         self._lock = threading.RLock()
         self._own: dict[str, Own] = {}
@@ -111,10 +96,13 @@ class RemoteLink:
                 raise EngineError(f"{self.url} can not be reached just now: {self._trouble}.")
             self._own[own.id] = own
         try:
-            self._send(question)
-        except BaseException:
+            self._api.ask(question)
+        except BaseException as error:
             with self._lock:
                 self._own.pop(own.id, None)
+            if isinstance(error, UnsentError):
+                self._to_cancel.add(own.id)  # with the next connection: it may have arrived all the same
+                self._break()
             raise
         with self._lock:
             own.sent = True
@@ -122,7 +110,7 @@ class RemoteLink:
         if behind:  # the connection was another one meanwhile, and did not know of it
             try:
                 self._catch_up(own)
-            except (httpx.HTTPError, NotNowError):
+            except NotNowError:
                 self._break()  # the next connection catches up
 
     def count(self, text: str) -> int | None:
@@ -137,7 +125,7 @@ class RemoteLink:
                     self._to_cancel.add(request_id)
                     self._end(own, "cancelled")
                     return
-        threading.Thread(target=self._cancel, args=(request_id,), name="remote-cancel", daemon=True).start()
+        threading.Thread(target=self._api.cancel, args=(request_id,), name="remote-cancel", daemon=True).start()
 
     def listen(self, on_event: EventSink) -> Callable[[], None]:
         unlisten = self._front.listen(on_event)
@@ -152,37 +140,28 @@ class RemoteLink:
             running = [own.id for own in self._own.values() if own.sent and self._connected]
         self._closing.set()
         for request_id in running:
-            self._cancel(request_id, CLOSE_S)
+            self._api.cancel(request_id, CLOSE_S)
         self._break()
         if self._reader.is_alive():
             self._reader.join(CLOSE_S)
-        self._http.close()
+        self._api.close()
 
     # The connection, on the reader's thread
 
     def _read(self) -> None:
         pause = FIRST_PAUSE_S
         while not self._closing.is_set():
-            why = None
             try:
-                timeout = httpx.Timeout(http.TIMEOUT.connect, read=SILENCE_S)
-                with self._http.stream("GET", "/v1/mtplx/events", timeout=timeout) as response:
-                    if response.status_code != 200:
-                        response.read()
-                        raise NotNowError(http.refusal(response))
-                    self._socket = response.extensions["network_stream"].get_extra_info("socket")
-                    for line in http.stream_lines(response.iter_bytes()):
-                        self._line(line)
-                        pause = FIRST_PAUSE_S if self._connected else pause
-                why = "the server ended the connection"
+                self._api.events(self._opened_socket, self._line)
             except NotNowError as error:
-                why = str(error)
-            except (httpx.HTTPError, OSError) as error:
-                why = http.trouble(error)
+                pause = FIRST_PAUSE_S if self._connected else pause
+                self._dropped(str(error))
             self._socket = None
-            self._dropped(why)
             self._closing.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def _opened_socket(self, opened: socket.socket) -> None:
+        self._socket = opened
 
     def _break(self) -> None:
         """End the present connection, whose reader then makes a new one."""
@@ -200,6 +179,7 @@ class RemoteLink:
             self._trouble = f"reconnecting, {why}"
             for own in self._own.values():
                 own.held = []  # what waits is older than what the next connection asks for
+                own.until = None if own.until is None else -math.inf  # its clock is taken anew, too
         log.warning("%s: %s", self.url, why)
         where = self.url.partition("://")[2]
         self._front.send(LoadEvent(time.monotonic(), f"reconnecting to {where}"))  # why stands in `line`
@@ -238,7 +218,7 @@ class RemoteLink:
         for own in pending:
             self._catch_up(own)
         while self._to_cancel:
-            self._cancel(self._to_cancel.pop())
+            self._api.cancel(self._to_cancel.pop())
 
     def _after_loss(self, lost: Lost) -> None:
         log.info("%s left %d events out: this reader was too slow", self.url, lost.count)
@@ -246,7 +226,7 @@ class RemoteLink:
             pending = [own for own in self._own.values() if own.sent]
             for own in self._own.values():
                 own.held = own.held or []
-        self._settle({facts.id for facts in self._list() if facts.state != "done"})
+        self._settle({facts.id for facts in self._api.requests() if facts.state != "done"})
         for own in pending:
             self._catch_up(own)
 
@@ -307,26 +287,26 @@ class RemoteLink:
             self._running.discard(event.request_id)
 
     def _end(self, own: Own, reason: FinishReason, error: str | None = None) -> None:
-        """End a request of ours without a word from the server."""
+        """End a request of ours without a word from the server; one that has ended stays so."""
+        if own.id not in self._own:
+            return
         usage = Usage(completion_tokens=own.ids)
         self._tell(own, FinishEvent(own.id, time.monotonic(), reason, usage, Stats(), error))
 
     # What was missed
 
     def _catch_up(self, own: Own) -> None:
-        """Tell what of an answer has not come, and then what was held back. Raises HTTPError or NotNowError."""
+        """Tell what of an answer has not come, and then what was held back. Raises NotNowError."""
         again = True
         while again:
-            response = self._http.get(f"/v1/mtplx/requests/{own.id}/answer")
-            if response.status_code in PASSING:
-                raise NotNowError(http.refusal(response))
+            try:
+                answer = self._api.answer(own.id)
+            except LostError as error:
+                with self._lock:
+                    self._end(own, "error", f"The connection dropped during this answer, and its end is lost: {error}.")
+                return
             with self._lock:
-                if own.id not in self._own:
-                    return
-                if response.status_code != 200:
-                    self._lost(own, response)
-                    return
-                again = self._caught_up(own, _ANSWER.validate_json(response.content))
+                again = own.id in self._own and self._caught_up(own, answer)
 
     def _caught_up(self, own: Own, answer: AnswerFacts) -> bool:
         """Whether it must be asked once more: it has ended meanwhile."""
@@ -347,19 +327,13 @@ class RemoteLink:
             self._tell(own, event)
         return False
 
-    def _lost(self, own: Own, response: httpx.Response) -> None:
-        why = http.refusal(response)
-        if response.status_code in GONE:
-            why = "the server knows nothing of it any more, so it was probably started again"
-        self._end(own, "error", f"The connection dropped during this answer, and its end is lost: {why}.")
-
     def _settle(self, running: set[str]) -> None:
         """End what ran before something was missed and is not among what runs now, unless it is ours."""
         with self._lock:
             gone = self._running - running - set(self._own)
         if not gone:
             return
-        ended = {facts.id: facts for facts in self._list()}
+        ended = {facts.id: facts for facts in self._api.requests()}
         for request_id in gone:
             facts = ended.get(request_id)
             reason: FinishReason = (facts and facts.finish_reason) or "error"
@@ -367,12 +341,6 @@ class RemoteLink:
             error = facts.error if facts else "The connection dropped, and its end was not seen."
             with self._lock:
                 self._pass_on(FinishEvent(request_id, time.monotonic(), reason, usage, stats, error))
-
-    def _list(self) -> tuple[RequestFacts, ...]:
-        response = self._http.get("/v1/mtplx/requests")
-        if response.status_code != 200:
-            raise NotNowError(http.refusal(response))
-        return _REQUESTS.validate_python(response.json()["requests"])
 
     def _meet(self, requests: tuple[RequestFacts, ...]) -> None:
         """Tell of requests that run and were not known."""
@@ -395,15 +363,8 @@ class RemoteLink:
 
     def _look_at_engine(self) -> None:
         """Ask how the engine is and which model it has."""
-        response = self._http.get("/v1/mtplx/server")
-        if response.status_code != 200:
-            raise NotNowError(http.refusal(response))
-        told = response.json()
-        state: EngineState = told["state"]
-        try:
-            model = _MODEL.validate_python(told["model"])
-        except ValidationError as error:
-            raise NotNowError(f"it tells of its model in another way than this version knows ({error})") from error
+        there = self._api.engine()
+        state, model = there.state, there.model
         if state == "ready" and model is not None:
             if self._state != "ready" or model != self._model:
                 self._opened(model)
@@ -427,47 +388,3 @@ class RemoteLink:
     def _ours(self, frame: Any) -> Any:
         """An event with its moment on this machine's clock."""
         return replace(frame, at=frame.at + self._offset)
-
-    # Questions
-
-    def _send(self, question: Question) -> None:
-        """Hand a question to the server. Raises EngineError."""
-        for last in (False, True):
-            try:
-                response = self._http.post("/v1/mtplx/ask", json=_body(question))
-            except httpx.TransportError as error:
-                if last:
-                    self._to_cancel.add(question.id)  # with the next connection: it may have arrived all the same
-                    self._break()
-                    raise EngineError(f"Not sent to {self.url}: {http.trouble(error)}.") from error
-                continue
-            if response.status_code == 202 or (last and response.status_code == 409):  # the first one had arrived
-                return
-            why = http.refusal(response)
-            raise BadRequestError(why) if response.status_code == 400 else EngineError(why)
-
-    def _cancel(self, request_id: str, timeout: float = 10.0) -> None:
-        try:
-            response = self._http.post(f"/v1/mtplx/requests/{request_id}/cancel", json={}, timeout=timeout)
-        except httpx.HTTPError as error:
-            log.warning("%s was not cancelled at %s: %s", request_id, self.url, http.trouble(error))
-            return
-        if response.status_code not in (200, 404):
-            log.warning("%s was not cancelled at %s: %s", request_id, self.url, http.refusal(response))
-
-
-def _body(question: Question) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "id": question.id,
-        "messages": [dict(message) for message in question.messages],
-        "thinking": question.thinking,
-        "max_tokens": question.max_tokens,
-        "seed": question.seed,
-        "logprobs": question.logprobs,
-    }
-    if question.tools:
-        body["tools"] = [dict(tool) for tool in question.tools]
-    if question.sampling is not None:
-        sampling = asdict(question.sampling)
-        body |= sampling | {"logit_bias": {str(token): bias for token, bias in question.sampling.logit_bias}}
-    return body

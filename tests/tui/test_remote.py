@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import remote_servers  # noqa: F401  makes the server's test helpers importable
@@ -22,7 +23,7 @@ from mtplx_tui.options import UsageError
 from mtplx_tui.remote.ours import RemoteLink
 from mtplx_tui.remote.probe import UnreachableError, connect, kind_of
 from mtplx_tui.running import servers, serving
-from server import event_hub
+from server import admin_events, event_hub
 from server.keys import Keys
 from server.run import ServerThread
 
@@ -167,6 +168,23 @@ def test_a_question_reaches_the_engine_whole_and_its_events_come_back(
     assert heard.events == everything.events[-len(heard.events) :]
     assert "".join(text for _, text in heard.atoms) == "Hello there."
     assert all(abs(event.at - time.monotonic()) < 60 for event in heard.events)
+
+
+def test_another_machines_clock_is_read_as_ours(
+    proxy: Proxy, scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def there() -> float:
+        return time.monotonic() + 100_000
+
+    monkeypatch.setattr(admin_events, "time", SimpleNamespace(monotonic=there, time=time.time))
+    scripted.script = lambda row: (row.tell(TokenEvent(row.request.id, there(), (5,), ())), row.finish())
+    link = ready(RemoteLink(proxy.url))
+    before = time.monotonic()
+    heard = asked(link)
+    assert heard.finish.reason == "stop"
+    (token,) = [event for event in heard.events if isinstance(event, TokenEvent)]
+    assert before - 5 < token.at < time.monotonic() + 5
+    link.close()
 
 
 def test_what_the_server_refuses_is_said_and_leaves_nothing_behind(link: RemoteLink, scripted: ScriptedEngine) -> None:

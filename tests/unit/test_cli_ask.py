@@ -61,7 +61,7 @@ def test_the_first_question_of_the_readme(greedy: dict[str, Any]) -> None:
     stats = answer["stats"]
     assert set(stats) == {
         "mode", "depth", "accept_rule", "steps", "tokens_per_step", "drafted_by_depth", "accepted_by_depth",
-        "ttft_s", "prefill_tok_s", "decode_tok_s",
+        "queue_s", "ttft_s", "prefill_tok_s", "decode_tok_s",
     }  # fmt: skip
     assert stats["mode"] == "mtp"
     assert stats["accepted_by_depth"][0] > 0

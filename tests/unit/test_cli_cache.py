@@ -109,7 +109,7 @@ def test_verify_reports_every_file_of_a_folder_that_lost_them(folder: Path, caps
         file.unlink()
     code, told = said(capsys, "verify")
     assert code == 1
-    assert [found["reason"] for found in told["damaged"]] == ["the file of this prefix is gone"] * 3
+    assert [found["reason"] for found in told["damaged"]] == ["the file of this prefix was removed meanwhile"] * 3
 
 
 def test_a_garbage_index_is_an_empty_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
