@@ -16,7 +16,7 @@ from engine.models.locate import ASSETS
 from engine.request import MAX_GRAMMAR_BYTES, Grammar
 from server.errors import ApiError
 from server.schemas import DEEPEST
-from server.tool_grammar import answer_grammar, grammar
+from server.tool_grammar import answer_grammar
 from server.tools import Tool, Tools
 
 chat = load_chat_format(ASSETS / "demo-13m")
@@ -81,7 +81,7 @@ HOSTILE: dict[str, Any] = {
     "a list of a million": {"type": "array", "items": {"type": "integer"}, "minItems": 10**6, "maxItems": 10**6},
     "a number with 5,000 digits": {"type": "integer", "minimum": 0, "maximum": 10**300},
     "many divisors": {"type": "integer", "multipleOf": 999_983},
-    "a product of divisors": {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79, 73, 71)]},
+    "a product of divisors": {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 89, 83, 79, 73, 71)]},  # noqa: E501
     "divisors of many digits": {"type": "number", "multipleOf": 1e-30},
     "a tuple of 2,000": {"type": "array", "prefixItems": [{"type": "integer"}] * 2_000, "items": False},
     "look-around": pattern("(?=a)(?!b)c"),
@@ -149,7 +149,7 @@ def test_a_hostile_schema_is_refused_or_kept_to(name: str) -> None:
 
 REFUSED = {
     "400 levels of lists", "an enum of 50,000", "references in a circle", "itself", "look-around", "a back reference",
-    "half a pattern", "patterns that must all match", "many divisors", "a product of divisors", "a reference to another host", "a reference to a file", "directions to the compiler",
+    "half a pattern", "patterns that must all match", "many divisors", "a product of divisors", "a reference to another host", "a reference to a file", "directions to the compiler",  # noqa: E501
     "words of no type", "nothing", "false", "empty alternatives",
 }  # fmt: skip
 
