@@ -14,14 +14,22 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from engine.chat import ChatFormat
 from engine.errors import BadRequestError
+from engine.grammar_guard import GrammarGuard
 from engine.request import Grammar, GrammarKind
 
 # A blank at most behind a colon or a comma, as Python's json writes them: more freedom lets a model write blanks for
 # ever, less forces on it what it never saw.
-_JSON = {"whitespace_flexible": False, "key_separator": ":[ ]?", "item_separator": ",[ ]?"}
-_LIMITS = LLParserLimits(verbose_errors=False)
-"""Its own limits: what passes them took up to 3 s to compile, and 0.14 s a mask where it was made to be ambiguous;
-a JSON schema takes milliseconds, and 15 microseconds a mask."""
+_JSON = {
+    "whitespace_flexible": False,
+    "key_separator": ":[ ]?",
+    "item_separator": ",[ ]?",
+    "whitespace_pattern": None,  # these three so that a schema can not have them: what is not kept to is refused
+    "lenient": False,
+    "coerce_one_of": False,
+}
+LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
+"""Its own limits but for the states, which take up to 2 kB each: a mask took 0.14 s where the grammar was made to be
+ambiguous, 15 microseconds for a JSON schema. What compiling may take is `engine.grammar_guard`'s to say."""
 _NAMES: dict[GrammarKind, str] = {
     "json": "JSON grammar",
     "json_schema": "JSON schema",
@@ -29,7 +37,7 @@ _NAMES: dict[GrammarKind, str] = {
     "lark": "Lark grammar",
 }
 _ERROR_SHOWN = 400  # characters
-_KEPT = 16  # compiled grammars
+_KEPT = 8  # compiled grammars
 _TAG_BREAKS = 2  # behind `</think>`
 
 
@@ -37,8 +45,8 @@ class GrammarCompiler:
     """Compiles grammars for one model's vocabulary. Any thread may use it.
 
     What llguidance needs of the vocabulary is made when the first grammar comes (0.05 s for 6,000 tokens). The last
-    grammars are kept: a large one takes 0.1 s and more, a copy of it 20 microseconds, so one that was compiled ahead
-    (where it may take its time) costs its request nothing.
+    grammars are kept: compiling one takes milliseconds to seconds, a copy 20 microseconds, so one that was compiled
+    ahead (where it may take its time) costs its request nothing.
     """
 
     def __init__(self, chat: ChatFormat, vocab_size: int) -> None:
@@ -46,8 +54,14 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        special = [
+            (token, chat.token_bytes(token).decode("utf-8", "replace"))
+            for token in chat.special_ids
+            if token < vocab_size
+        ]
+        self._guard = GrammarGuard(vocab_size, special)
         self._line_breaks: dict[int, int] = {}
-        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[Grammar, LLMatcher | str] = OrderedDict()  # a text says what is wrong with it
 
     def compile(self, grammar: Grammar, prompt: Sequence[int]) -> "Constraint":
         """The start of an answer to this prompt.
@@ -57,30 +71,35 @@ class GrammarCompiler:
         """
         with self._lock:
             known = self._kept.get(grammar)
-            if known is not None:
-                self._kept.move_to_end(grammar)
-                matcher = known.deep_copy()
         if known is None:
-            matcher = self._compiled(grammar)
-            with self._lock:
-                self._kept[grammar] = matcher.deep_copy()
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
+            known = self._compiled(grammar)
+        with self._lock:
+            self._kept[grammar] = known
+            self._kept.move_to_end(grammar)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            if isinstance(known, str):
+                raise BadRequestError(known, "grammar")
+            matcher = known.deep_copy()
         reasoning = self._chat.starts_in(prompt) == "reasoning"
         return Constraint(matcher, self._chat, self._vocab_size, reasoning, self._line_breaks)
 
-    def _compiled(self, grammar: Grammar) -> LLMatcher:
+    def _compiled(self, grammar: Grammar) -> LLMatcher | str:
+        """The start of any answer, or what is wrong with the grammar."""
         name = _NAMES[grammar.kind]
         try:
-            matcher = LLMatcher(self._vocabulary(), _source(grammar), log_level=0, limits=_LIMITS)
+            source = _source(grammar)
         except ValueError as error:  # not JSON at all, or nested too deep
-            raise BadRequestError(f"The {name} can not be read: {error}.", "grammar") from error
+            return f"The {name} can not be read: {error}."
+        if grammar.kind != "json" and not self._guard.passes(source):
+            return f"The {name} is too complex to be compiled; simplify it."
+        matcher = LLMatcher(self._vocabulary(), source, log_level=0, limits=LIMITS)
         some = not matcher.is_error() and any(matcher.compute_bitmask())
         problem = _first_of(matcher.get_error())
         if problem.startswith("NoExtension") or not (some or problem):
-            raise BadRequestError(f"The {name} lets no answer pass; change it so that one does.", "grammar")
+            return f"The {name} lets no answer pass; change it so that one does."
         if problem:
-            raise BadRequestError(f"The {name} can not be used: {problem}", "grammar")
+            return f"The {name} can not be used: {problem}"
         return matcher
 
     def _vocabulary(self) -> LLTokenizer:
