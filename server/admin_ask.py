@@ -13,7 +13,6 @@ from pydantic import Field
 from pydantic_core import to_json
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import Message
 
 from engine.chat import ChatFormat
 from engine.events import FinishEvent, Span
@@ -26,7 +25,7 @@ from server.conversation import from_chat
 from server.errors import ApiError, invalid
 from server.facts import AnswerFacts
 from server.fields import SamplingFields
-from server.generation import ClientGone, Generation
+from server.generation import Generation
 from server.headers import ignored_header
 from server.journal import Entry, Journal
 from server.jsonbody import Whole, check, parse
@@ -101,15 +100,9 @@ def _plan(backend: Backend, raw: bytes) -> tuple[Request, tuple[str, ...]]:
 
 async def _run(backend: Backend, generation: Generation) -> None:
     """See a generation to its end: one that waits too long, or that a shutdown ends, is cancelled."""
-    async with backend.generations.watched(generation, _nobody_leaves):
-        with suppress(ApiError, ClientGone):
-            async for _ in generation.batches():
-                pass
-
-
-async def _nobody_leaves() -> Message:
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError("a future that nobody sets")
+    with backend.generations.running(generation), suppress(ApiError):
+        async for _ in generation.batches():
+            pass
 
 
 def _own(journal: Journal, request_id: str) -> Entry:

@@ -1,6 +1,5 @@
 """GET /v1/mtplx/events: what the engine tells, as server-sent events, for screens on other machines."""
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from engine.events import FinishEvent, PrefillEvent, StepEvent, TokenEvent
 from server.backend import Backend
-from server.event_hub import Watcher
 from server.event_json import Frame, UnreadableError, encode
 from server.facts import Hello, Lost, loaded
 from server.keys import CALLER
@@ -45,7 +43,6 @@ class Events(Response):
 
         hub = self._backend.telemetry.hub
         watcher = hub.join()  # before the Hello is made, so that nothing falls between it and the events
-        leaving = asyncio.create_task(_close_when_gone(watcher, receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await write(_lines([self._hello()]))
@@ -53,7 +50,6 @@ class Events(Response):
                 await write(_lines(self._seen(batch)) if batch else b": waiting\n\n")
             await write(b"", more=False)
         finally:
-            leaving.cancel()
             hub.leave(watcher)
 
     def _seen(self, batch: Iterable[Frame]) -> Iterator[Frame]:
@@ -102,9 +98,3 @@ def _lines(frames: Iterable[Frame]) -> bytes:
             text = encode(Lost(1))
         body += b"data: " + text + b"\n\n"
     return bytes(body)
-
-
-async def _close_when_gone(watcher: Watcher, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    watcher.close()

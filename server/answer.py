@@ -142,7 +142,7 @@ async def gather(engine: EngineHandle, generation: Generation, answers: Sequence
     """All answers of a generation, whole.
 
     Raises:
-        ApiError: where one of them failed. ClientGone: there is nobody to answer.
+        ApiError: where one of them failed.
     """
     pieces: list[list[Piece]] = [[] for _ in answers]
     logprobs: list[list[TokenLogprob]] = [[] for _ in answers]

@@ -13,7 +13,6 @@ from server.anthropic_request import count_tokens, plan_message
 from server.anthropic_shapes import message
 from server.anthropic_stream import MessageEvents
 from server.backend import Backend
-from server.generation import ClientGone
 from server.headers import ignored_header, source
 from server.stream import EventStream
 
@@ -34,11 +33,8 @@ def routes(backend: Backend) -> APIRouter:
         if plan.stream:
             events = MessageEvents(plan, backend, generation, request.scope["request_id"])
             return EventStream(generations, generation, events, headers)
-        async with generations.watched(generation, request.receive):
-            try:
-                (answer,) = await gather(engine, generation, [Answer(engine.chat, plan.tools)])
-            except ClientGone:
-                return Response(status_code=499)  # nobody reads it
+        with generations.running(generation):
+            (answer,) = await gather(engine, generation, [Answer(engine.chat, plan.tools)])
         return Response(message(plan, answer), 200, headers, "application/json")
 
     @router.post("/v1/messages/count_tokens")

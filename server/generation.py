@@ -3,12 +3,10 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-
-from starlette.types import Receive
 
 from engine.events import Event, FinishEvent, PrefillEvent, TokenEvent, TokenLogprob
 from engine.handle import EngineHandle
@@ -27,10 +25,6 @@ QUEUE_RETRY_S = "30"
 """For those that waited in vain: many others are before them, so coming back at once would not help."""
 
 
-class ClientGone(Exception):
-    """The client has closed its connection; there is nobody to answer."""
-
-
 class Generations:
     """All generations that run, so that a shutdown can end them."""
 
@@ -43,7 +37,7 @@ class Generations:
         self._closing: ApiError | None = None
 
     def submit(self, requests: Sequence[Request]) -> "Generation":
-        """Queue `requests` as rows 0, 1, ... of one generation; `watched` must follow.
+        """Queue `requests` as rows 0, 1, ... of one generation; `running` must follow.
 
         Must be called on the event loop. Raises what the engine's `submit` raises, or the ApiError of `abort_all`;
         then none of them runs.
@@ -70,15 +64,12 @@ class Generations:
         """Whether no more requests are taken."""
         return self._closing is not None
 
-    @asynccontextmanager
-    async def watched(self, generation: "Generation", receive: Receive) -> AsyncIterator[None]:
-        """While inside, a client that goes away aborts the generation; on the way out, what still runs is cancelled."""
-        # Awaiting receive() sees a disconnect at once, in every phase; polling is_disconnected() does not.
-        watcher = asyncio.create_task(_abort_when_gone(generation, receive))
+    @contextmanager
+    def running(self, generation: "Generation") -> Iterator[None]:
+        """What still runs on the way out is cancelled: Guard cancels the endpoint of a client that leaves."""
         try:
             yield
         finally:
-            watcher.cancel()
             self._end(generation)
 
     def abort_all(self, error: ApiError) -> None:
@@ -134,7 +125,7 @@ class Generation:
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._waking = False
-        self._abort: Exception | None = None
+        self._abort: ApiError | None = None
         self._waits_since: float | None = time.monotonic()  # None once a row has begun
 
     def submit(self) -> None:
@@ -147,7 +138,7 @@ class Generation:
         An empty batch means `keep_alive_s` of silence. A reader that is slow gets more in one batch.
 
         Raises:
-            ClientGone: the client went away. ApiError: the generation was aborted, or the engine hangs or has died.
+            ApiError: the generation was aborted, or the engine hangs or has died.
         """
         while self._open:
             silent = False
@@ -171,7 +162,7 @@ class Generation:
             if batch or silent:
                 yield batch
 
-    def abort(self, error: Exception) -> None:
+    def abort(self, error: ApiError) -> None:
         """Let `batches` raise `error` now."""
         self._abort = self._abort or error
         self._ready.set()
@@ -223,9 +214,3 @@ def failure(event: FinishEvent, engine: EngineHandle) -> ApiError | None:
             503, "This request was cancelled on the server.", code="cancelled", headers={"x-should-retry": "false"}
         )
     return None
-
-
-async def _abort_when_gone(generation: Generation, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    generation.abort(ClientGone())

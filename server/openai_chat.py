@@ -17,7 +17,7 @@ from server.answer import Answer, Whole, by_row, gather, logprobs_of
 from server.backend import Backend
 from server.chat_request import ChatPlan, plan_chat
 from server.errors import ApiError
-from server.generation import Batch, ClientGone, failure
+from server.generation import Batch, failure
 from server.headers import ignored_header, source
 from server.openai_shapes import call_delta, choice, logprobs, usage
 from server.pieces import CallEnd, Piece, Reasoning, Text
@@ -40,11 +40,8 @@ def routes(backend: Backend) -> APIRouter:
         headers = ignored_header(plan.ignored)
         if plan.stream:
             return EventStream(generations, generation, ChatChunks(plan, engine), headers)
-        async with generations.watched(generation, request.receive):
-            try:
-                answers = await gather(engine, generation, [Answer(engine.chat, plan.tools) for _ in plan.requests])
-            except ClientGone:
-                return Response(status_code=499)  # nobody reads it
+        with generations.running(generation):
+            answers = await gather(engine, generation, [Answer(engine.chat, plan.tools) for _ in plan.requests])
         return Response(to_json(_whole(plan, answers)), 200, headers, "application/json")
 
     return router

@@ -18,7 +18,7 @@ from server.backend import Backend
 from server.completion_request import CompletionPlan, plan_completion
 from server.completion_shapes import LegacyLogprobs, choice, joined, usage
 from server.errors import ApiError
-from server.generation import Batch, ClientGone, Generation, failure
+from server.generation import Batch, Generation, failure
 from server.headers import ignored_header, source
 from server.pieces import Text
 from server.stream import EventStream, data
@@ -41,11 +41,8 @@ def routes(backend: Backend) -> APIRouter:
         headers = ignored_header(plan.ignored)
         if plan.stream:
             return EventStream(generations, generation, CompletionChunks(plan, engine, generation), headers)
-        async with generations.watched(generation, request.receive):
-            try:
-                answers = await gather(engine, generation, [Answer(engine.chat, Tools()) for _ in plan.requests])
-            except ClientGone:
-                return Response(status_code=499)  # nobody reads it
+        with generations.running(generation):
+            answers = await gather(engine, generation, [Answer(engine.chat, Tools()) for _ in plan.requests])
         body = await asyncio.to_thread(_body, plan, engine, answers, generation.prompt_logprobs)
         return Response(body, 200, headers, "application/json")
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from engine.handle import EngineHandle
 from server.backend import Backend
-from server.generation import ClientGone, Generation
+from server.generation import Generation
 from server.headers import ignored_header, source
 from server.responses_output import Output
 from server.responses_request import ResponsePlan, own_paths, plan_response
@@ -36,11 +36,8 @@ def routes(backend: Backend) -> APIRouter:
         headers = ignored_header(plan.ignored)
         if plan.stream:
             return EventStream(generations, generation, ResponseFrames(plan, engine), headers)
-        async with generations.watched(generation, request.receive):
-            try:
-                response = await _whole(plan, engine, generation)
-            except ClientGone:
-                return Response(status_code=499)  # nobody reads it
+        with generations.running(generation):
+            response = await _whole(plan, engine, generation)
         return Response(to_json(response), 200, headers, "application/json")
 
     return router

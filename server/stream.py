@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import ApiError
-from server.generation import Batch, ClientGone, Generation, Generations
+from server.generation import Batch, Generation, Generations
 
 log = logging.getLogger("server")
 
@@ -70,15 +70,13 @@ class EventStream(Response):
             finally:  # what came before a row's failure is the client's all the same
                 await send({"type": "http.response.body", "body": bytes(body), "more_body": more})
 
-        async with self._generations.watched(self._generation, receive):
+        with self._generations.running(self._generation):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             try:
                 await write(self._encoder.begin())
                 async for batch in self._generation.batches():
                     await write(self._encoder.step(batch) if batch else self._encoder.silence())
                 end = self._encoder.end()
-            except ClientGone:
-                return
             except ApiError as error:
                 end = self._encoder.fail(error)
             except Exception as error:
