@@ -14,6 +14,7 @@ from server.errors import ApiError, invalid
 from server.fields import SamplingFields
 from server.jsonbody import Whole, check, parse
 from server.models import require_named, served
+from server.text_inputs import each, token_id
 
 MOST_ROWS = 64
 """Answers of one request. Each takes a place in the engine's queue, which has about twice as many by default."""
@@ -22,7 +23,6 @@ MOST_SCORED = 1 << 17
 on its way into the answer."""
 MOST_LOGPROBS = 5  # as in OpenAI's API
 DEFAULT_MAX_TOKENS = 16  # likewise
-_FORMS = "must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
 
 
 class CompletionFields(SamplingFields):
@@ -86,7 +86,7 @@ def plan_completion(backend: Backend, raw: bytes, completion_id: str, source: st
     require_named(fields.model, model, backend.settings.value)
     n = fields.n or 1
     _refuse_unbuilt(fields, n)
-    given = _each(fields.prompt)
+    given = each(fields.prompt, "prompt")
     if len(given) * n > MOST_ROWS:
         raise invalid("prompt", f"{len(given)} prompts with n {n} ask for more than {MOST_ROWS} answers; send fewer")
     prompts = tuple(_prompt(backend, model, value, path) for path, value in given)
@@ -120,19 +120,6 @@ def _refuse_endless(scored: int, context: int) -> None:
         raise invalid("prompt", f"has {scored} tokens to score, and a request may have {most}; send fewer prompts")
 
 
-def _each(given: object) -> list[tuple[str, str | list[object]]]:
-    """The prompts in what was sent, each a text or a list of ids yet to be checked, with its path."""
-    if isinstance(given, str) or (isinstance(given, list) and given and not isinstance(given[0], str | list)):
-        return [("prompt", given)]
-    if not isinstance(given, list) or not given:
-        raise invalid("prompt", _FORMS)
-    kind = type(given[0])
-    odd = next((place for place, each in enumerate(given) if not isinstance(each, kind)), None)
-    if odd is not None:
-        raise invalid(f"prompt[{odd}]", f"is not what the first prompt is; the prompt {_FORMS}")
-    return [(f"prompt[{place}]", each) for place, each in enumerate(given)]
-
-
 def _prompt(backend: Backend, model: ModelInfo, given: str | list[object], path: str) -> Prompt:
     """One prompt, encoded or checked. A text that can not fit by far is refused before tokenising it takes minutes."""
     chat = backend.engine.chat
@@ -144,7 +131,8 @@ def _prompt(backend: Backend, model: ModelInfo, given: str | list[object], path:
         _check_length(len(prompt.ids), model.context, path)
         return prompt
     _check_length(len(given), model.context, path)
-    ids = tuple(_id(each, f"{path}[{place}]", model.vocab_size) for place, each in enumerate(given))
+    size = model.vocab_size
+    ids = tuple(token_id(token, f"{path}[{place}]", size, "a token id") for place, token in enumerate(given))
     return Prompt(ids, chat.decode(ids))
 
 
@@ -153,14 +141,6 @@ def _check_length(tokens: int, context: int, path: str) -> None:
         raise invalid(path, "is empty; nothing is put in front of a prompt, so it needs at least one token")
     if tokens >= context:
         raise _too_long(path, context, f"{tokens} tokens")
-
-
-def _id(given: object, path: str, vocab_size: int) -> int:
-    # An id beyond the vocabulary would be an unchecked read in MLX's gather, so it must not pass this line.
-    token = int(given) if isinstance(given, float) and given.is_integer() else given
-    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
-        raise invalid(path, f"must be a token id from 0 to {vocab_size - 1}")
-    return token
 
 
 def _too_long(path: str, context: int, amount: str) -> ApiError:

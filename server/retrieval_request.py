@@ -1,6 +1,5 @@
 """Bodies of embedding and rerank requests to what the models read, every field honoured or refused with its path."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,9 +13,9 @@ from server.backend import Backend
 from server.errors import ApiError, invalid
 from server.health import require_ready
 from server.jsonbody import Fields, Whole, check, parse
+from server.text_inputs import each, token_id
 
 MOST_INPUTS = 2048  # as in OpenAI's API
-_FORMS = "must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
 _OPTIONS: dict[Role, tuple[str, str]] = {
     "embedding": ("embedding model", "--embedding-model"),
     "rerank": ("reranker", "--rerank-model"),
@@ -82,7 +81,7 @@ def plan_embeddings(backend: Backend, raw: bytes) -> EmbeddingPlan:
     retrieval, card = _model(backend, "embedding", fields.model)
     if fields.dimensions is not None and fields.dimensions > card.dimensions:
         raise invalid("dimensions", f"is {fields.dimensions}, and the vectors of {card.name} have {card.dimensions}")
-    given = list(_each(fields.input))
+    given = each(fields.input, "input")
     if len(given) > MOST_INPUTS:
         raise invalid("input", f"has {len(given)} inputs; send at most {MOST_INPUTS} at once")
     reader = retrieval.reader(card)
@@ -100,7 +99,7 @@ def plan_rerank(backend: Backend, raw: bytes) -> RerankPlan:
     """Check a body and encode each document with the query. Otherwise as `plan_embeddings`."""
     fields = check(RerankFields, parse(raw))
     retrieval, card = _model(backend, "rerank", fields.model)
-    documents = [_document(each, f"documents[{place}]") for place, each in enumerate(fields.documents)]
+    documents = [_document(given, f"documents[{place}]") for place, given in enumerate(fields.documents)]
     _refuse_endless(backend, card, fields.query, "query")
     reader = retrieval.reader(card)
     pairs = []
@@ -140,20 +139,6 @@ def _model(backend: Backend, role: Role, name: str | None) -> tuple[Retrieval, C
     return retrieval, card
 
 
-def _each(given: object) -> Iterator[tuple[str, str | list[Any]]]:
-    """The inputs in what was sent, each a text or a list of ids yet to be checked, with its path."""
-    if isinstance(given, str) or (isinstance(given, list) and given and not isinstance(given[0], str | list)):
-        yield "input", given
-        return
-    if not isinstance(given, list) or not given:
-        raise invalid("input", _FORMS)
-    kind = type(given[0])
-    for place, each in enumerate(given):
-        if not isinstance(each, kind):
-            raise invalid(f"input[{place}]", f"is not what the first input is; the input {_FORMS}")
-        yield f"input[{place}]", each
-
-
 def _input(backend: Backend, card: Card, reader: Reader, given: str | list[Any], path: str) -> Tokens:
     if not given:
         raise invalid(path, "is empty, and nothing has no embedding")
@@ -163,15 +148,9 @@ def _input(backend: Backend, card: Card, reader: Reader, given: str | list[Any],
         _check_length(tokens.ids, card, path, "your input")
         return tokens
     _check_length(given, card, path, "your input")
-    return Tokens([_id(each, f"{path}[{place}]", card) for place, each in enumerate(given)], len(given))
-
-
-def _id(given: Any, path: str, card: Card) -> int:
-    # An id beyond the vocabulary would be an unchecked read in MLX's gather, so it must not pass this line.
-    token = int(given) if isinstance(given, float) and given.is_integer() else given
-    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < card.vocab_size:
-        raise invalid(path, f"must be a token id of {card.name}, from 0 to {card.vocab_size - 1}")
-    return token
+    what = f"a token id of {card.name},"
+    ids = [token_id(token, f"{path}[{place}]", card.vocab_size, what) for place, token in enumerate(given)]
+    return Tokens(ids, len(given))
 
 
 def _document(given: Any, path: str) -> str:
