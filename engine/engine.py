@@ -12,12 +12,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.chat import ChatFormat
 from engine.config import EngineConfig
 from engine.errors import EngineClosedError, EngineError, QueueFullError
-from engine.events import CacheEvent, Event, FinishEvent, FinishReason, LoadEvent, QueuedEvent
-from engine.front import Front
-from engine.handle import EngineState, EventSink, ModelInfo
+from engine.events import Event, FinishEvent, FinishReason, LoadEvent, QueuedEvent
+from engine.front import Front, Fronted
+from engine.handle import EventSink
 from engine.request import SEED_MODULUS, Request
 from engine.row import Row
 
@@ -58,7 +57,7 @@ class _Stop:
     pass
 
 
-class ThreadEngine:
+class ThreadEngine(Fronted):
     """An EngineHandle whose engine runs on a daemon thread of this process. Loading starts at once.
 
     `listeners` hear all events, the first ones of loading included.
@@ -78,25 +77,6 @@ class ThreadEngine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-
-    @property
-    def state(self) -> EngineState:
-        return self._front.state
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._front.model
-
-    @property
-    def chat(self) -> ChatFormat:
-        return self._front.chat
-
-    @property
-    def cache(self) -> CacheEvent | None:
-        return self._front.cache
-
-    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
-        return self._front.wait_ready(timeout)
 
     def submit(self, request: Request, on_event: EventSink) -> None:
         self._front.check(request)
@@ -152,9 +132,6 @@ class ThreadEngine:
         assert self._runner is not None
         self._runner.set_aside(size)
         self._plan = self._runner.plan
-
-    def listen(self, on_event: EventSink) -> Callable[[], None]:
-        return self._front.listen(on_event)
 
     def heartbeat_age(self) -> float:
         return time.monotonic() - self._beat

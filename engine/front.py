@@ -113,3 +113,31 @@ class Front:
             raise self.error
         if self._info is None:
             raise EngineError("The model is still loading; try again in a moment.")
+
+
+class Fronted:
+    """What every engine with a Front shows of it, as EngineHandle has it."""
+
+    _front: Front
+
+    @property
+    def state(self) -> EngineState:
+        return self._front.state
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._front.model
+
+    @property
+    def chat(self) -> ChatFormat:
+        return self._front.chat
+
+    @property
+    def cache(self) -> CacheEvent | None:
+        return self._front.cache
+
+    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
+        return self._front.wait_ready(timeout)
+
+    def listen(self, on_event: EventSink) -> Callable[[], None]:
+        return self._front.listen(on_event)

@@ -12,20 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from engine.chat import ChatFormat, load_chat_format
+from engine.chat import load_chat_format
 from engine.config import EngineConfig
 from engine.engine import as_engine_error
 from engine.errors import EngineClosedError, EngineError
-from engine.events import CacheEvent, FinishEvent, FinishReason, Stats, TokenEvent, Usage
-from engine.front import Front
-from engine.handle import EngineState, EventSink, ModelInfo
+from engine.events import FinishEvent, FinishReason, Stats, TokenEvent, Usage
+from engine.front import Front, Fronted
+from engine.handle import EventSink
 from engine.request import Request
 from engine.wire import Answer, Cancel, ClearCache, Failed, Item, Loaded, Stop, Submit, Told
 
@@ -49,7 +48,7 @@ class _Running:
         return FinishEvent(self.request.id, time.monotonic(), reason, usage, Stats(), error)
 
 
-class ProcessEngine:
+class ProcessEngine(Fronted):
     """An EngineHandle whose engine runs in a child process. Loading starts at once.
 
     Sinks and listeners are called on one thread of this process. A child that dies ends its requests with an error
@@ -81,25 +80,6 @@ class ProcessEngine:
         """The child's process id."""
         return self._child.pid
 
-    @property
-    def state(self) -> EngineState:
-        return self._front.state
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._front.model
-
-    @property
-    def chat(self) -> ChatFormat:
-        return self._front.chat
-
-    @property
-    def cache(self) -> CacheEvent | None:
-        return self._front.cache
-
-    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
-        return self._front.wait_ready(timeout)
-
     def submit(self, request: Request, on_event: EventSink) -> None:
         """As EngineHandle says. What only the child can refuse, such as a full queue, is raised here too."""
         self._front.check(request)
@@ -125,9 +105,6 @@ class ProcessEngine:
     def clear_cache(self) -> None:
         with suppress(OSError):
             self._write(ClearCache())
-
-    def listen(self, on_event: EventSink) -> Callable[[], None]:
-        return self._front.listen(on_event)
 
     def heartbeat_age(self) -> float:
         """As EngineHandle says, but not below what the way here takes: a beat travels four times a second."""

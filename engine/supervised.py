@@ -15,12 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from engine.chat import ChatFormat
 from engine.engine import ThreadEngine
 from engine.errors import EngineClosedError, EngineError
-from engine.events import CacheEvent, Event, FailedEvent, LoadEvent, ReadyEvent
-from engine.front import Front
-from engine.handle import EngineState, EventSink, ModelInfo
+from engine.events import Event, FailedEvent, LoadEvent, ReadyEvent
+from engine.front import Front, Fronted
+from engine.handle import EventSink
 from engine.request import Request
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ END_S = 30.0
 """How long a failed engine may take to end: it writes prefixes to the disk, and its weights must go before new ones."""
 
 
-class SupervisedEngine:
+class SupervisedEngine(Fronted):
     """An EngineHandle over one engine after the other. Loading starts at once.
 
     Where one fails that had been ready, the requests that it had end with errors, the state is `loading` again, and
@@ -58,25 +57,6 @@ class SupervisedEngine:
         self._start()
         atexit.register(self.close)
 
-    @property
-    def state(self) -> EngineState:
-        return self._front.state
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._front.model
-
-    @property
-    def chat(self) -> ChatFormat:
-        return self._front.chat
-
-    @property
-    def cache(self) -> CacheEvent | None:
-        return self._front.cache
-
-    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
-        return self._front.wait_ready(timeout)
-
     def submit(self, request: Request, on_event: EventSink) -> None:
         self._present().submit(request, on_event)
 
@@ -93,9 +73,6 @@ class SupervisedEngine:
     def set_aside(self, size: int) -> None:
         """As ThreadEngine has it."""
         self._present().set_aside(size)
-
-    def listen(self, on_event: EventSink) -> Callable[[], None]:
-        return self._front.listen(on_event)
 
     def heartbeat_age(self) -> float:
         return self._made.result().heartbeat_age()
