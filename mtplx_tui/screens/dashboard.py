@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.events import Resize
 
 from mtplx_tui import paths
 from mtplx_tui.bridge import Pulled
@@ -20,10 +18,9 @@ from mtplx_tui.keys import WORKBENCH_KEYS, Key, bindings
 from mtplx_tui.layout.spans import Line
 from mtplx_tui.machine import look
 from mtplx_tui.screens.page import PageScreen
-from mtplx_tui.screens.room import EDGE_ROWS, Room
+from mtplx_tui.screens.page_room import PageRoom
 from mtplx_tui.services import Services
 from mtplx_tui.state import BINS_KEPT, STEPS_KEPT
-from mtplx_tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
     from mtplx_tui.remote.figures import ServerFigures
@@ -33,7 +30,7 @@ DRAW_S = 0.25
 MACHINE_S = 2.0
 
 
-class DashboardScreen(Room):
+class DashboardScreen(PageRoom):
     NAME = "dashboard"
     KEYS = (
         *WORKBENCH_KEYS,
@@ -52,7 +49,6 @@ class DashboardScreen(Room):
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
-        self._page = Lines(services.glyphs, id="page")
         self._drawn_at = -DRAW_S
         self._machine = look()
         self._looked_at = time.monotonic()
@@ -61,17 +57,6 @@ class DashboardScreen(Room):
         self._held: View | None = None
         self._figures: ServerFigures | None = None
         self._stale = True
-
-    def compose_body(self) -> ComposeResult:
-        yield self._page
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        self._page.styles.height = max(event.size.height - EDGE_ROWS, 0)
-        self.call_after_refresh(self._draw)
-
-    def on_screen_resume(self) -> None:
-        self.call_after_refresh(self._draw)
 
     def beat(self, pulled: Pulled) -> None:
         now = time.monotonic()
@@ -82,7 +67,7 @@ class DashboardScreen(Room):
         if now - self._looked_at >= MACHINE_S and self._stale:
             self._machine, self._looked_at = look(), now
         if self._held is None and self._stale and now - self._drawn_at >= DRAW_S:
-            self._draw()
+            self.draw()
 
     def subject(self) -> str:
         return "paused: Space goes on" if self._held is not None else ""
@@ -99,7 +84,7 @@ class DashboardScreen(Room):
             services.remote is not None, self._figures,
         )  # fmt: skip
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
         view = self._held or self._view()
         self._drawn_at, self._stale = time.monotonic(), False
         self._page.show(page(view, *self._page.size, self.services.glyphs))
@@ -107,7 +92,7 @@ class DashboardScreen(Room):
 
     def action_pause(self) -> None:
         self._held = None if self._held is not None else replace(self._view(), place=0)
-        self._draw()
+        self.draw()
 
     def action_step(self, by: int) -> None:
         if self._held is None or not self._held.steps:
@@ -115,20 +100,20 @@ class DashboardScreen(Room):
             return
         place = min(max((self._held.place or 0) + by, 0), len(self._held.steps) - 1)
         self._held = replace(self._held, place=place)
-        self._draw()
+        self.draw()
 
     def action_choose(self, by: int) -> None:
         rows = (self._held or self._view()).rows
         self._chosen = min(max(self._chosen + by, 0), max(len(rows) - 1, 0))
         if self._held is not None:
             self._held = replace(self._held, chosen=self._chosen)
-        self._draw()
+        self.draw()
 
     def action_conditional(self) -> None:
         self._conditional = not self._conditional
         if self._held is not None:
             self._held = replace(self._held, conditional=self._conditional)
-        self._draw()
+        self.draw()
 
     def action_cancel(self) -> None:
         row = self._view().chosen_row

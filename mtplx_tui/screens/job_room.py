@@ -4,23 +4,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
-from textual.events import Resize
-
 from mtplx_tui.bridge import Pulled
 from mtplx_tui.charts.numbers import seconds
 from mtplx_tui.glyphs import one_line
 from mtplx_tui.layout.spans import Line, wrap
 from mtplx_tui.runs.job import Job
-from mtplx_tui.screens.room import EDGE_ROWS, Room
+from mtplx_tui.screens.page_room import PageRoom
 from mtplx_tui.services import Services
-from mtplx_tui.widgets.lines import Lines
 
 DRAW_S = 0.5
 """A measurement is not to be disturbed by the screen that shows it."""
 
 
-class JobRoom(Room):
+class JobRoom(PageRoom):
     """Draws a page of lines from `job`, twice a second while it runs and once when it has ended."""
 
     FIGURES: ClassVar[tuple[tuple[str, str], ...]]
@@ -28,23 +24,11 @@ class JobRoom(Room):
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self.job: Job | None = None
-        self._page = Lines(services.glyphs, id="page")
         self._drawn_at = 0.0
         self._drawn: object = None
 
-    def compose_body(self) -> ComposeResult:
-        yield self._page
-
     def draw_page(self, width: int, height: int) -> list[Line]:
         raise NotImplementedError
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        self._page.styles.height = max(event.size.height - EDGE_ROWS, 0)
-        self.call_after_refresh(self.draw)
-
-    def on_screen_resume(self) -> None:
-        self.call_after_refresh(self.draw)
 
     def on_unmount(self) -> None:
         if self.job is not None:

@@ -7,9 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.events import Resize
 from textual.timer import Timer
 
 from engine.errors import EngineError
@@ -25,10 +23,9 @@ from mtplx_tui.models_page.view import ModelsView
 from mtplx_tui.runs.job import Job
 from mtplx_tui.screens.ask import AskScreen, SureScreen
 from mtplx_tui.screens.page import TEXT_WIDTH, PageScreen
-from mtplx_tui.screens.room import EDGE_ROWS, Room
+from mtplx_tui.screens.page_room import PageRoom
 from mtplx_tui.services import Services
 from mtplx_tui.switch import Choice
-from mtplx_tui.widgets.lines import Lines
 
 DRAW_S = 0.5
 """Between two drawings while something comes."""
@@ -36,7 +33,7 @@ END_S = 5.0
 """How long a stopped download may take to end."""
 
 
-class ModelsScreen(Room):
+class ModelsScreen(PageRoom):
     NAME = "models"
     KEYS = (
         *WORKBENCH_KEYS,
@@ -57,23 +54,14 @@ class ModelsScreen(Room):
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
-        self._page = Lines(services.glyphs, id="page")
         self._view = ModelsView()
         self.downloads = Downloads(lambda repo: Job(["pull", repo]))
         self._disk = ""
         self._timer: Timer | None = None
 
-    def compose_body(self) -> ComposeResult:
-        yield self._page
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        self._page.styles.height = max(event.size.height - EDGE_ROWS, 0)
-        self.call_after_refresh(self.draw)
-
     def on_screen_resume(self) -> None:
         self.read()
-        self.call_after_refresh(self.draw)
+        super().on_screen_resume()
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(DRAW_S, self._look, pause=True)  # in other rooms too: a queue must go on
