@@ -1,9 +1,8 @@
 """The chat: transcript, composer and, where there is room, the live panel."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -23,24 +22,22 @@ from mtplx_tui.screens.figures import Figures, chat_figures
 from mtplx_tui.screens.help import section
 from mtplx_tui.screens.reading import Reading
 from mtplx_tui.screens.room import EDGE_ROWS, PANEL_WIDTH, Room
+from mtplx_tui.screens.saved_chats import SavedChats
 from mtplx_tui.screens.sessions import SessionsScreen
 from mtplx_tui.screens.typing import Typing
 from mtplx_tui.services import Services
 from mtplx_tui.slash import Command, as_message, matching, parse
-from mtplx_tui.store import MessageRow, SessionFacts, Store, StoreError
-from mtplx_tui.talk import Talk, Turn, resumed_blocks
+from mtplx_tui.store import Store, StoreError
+from mtplx_tui.talk import Talk, Turn
 from mtplx_tui.tuning import collect
-from mtplx_tui.widgets.blocks import Answer, Block, Notice, UserMessage, Welcome
+from mtplx_tui.widgets.blocks import Answer, Notice, UserMessage, Welcome
 from mtplx_tui.widgets.composer import Composer
 from mtplx_tui.widgets.lines import Lines
 from mtplx_tui.widgets.transcript import Transcript
 
-T = TypeVar("T")
-
 QUIT_TWICE_S = 2.0
 MOST_NAMES = 6
 COLLECT_AFTER_S = 1.0
-HISTORY_SESSIONS = 10
 
 
 class ChatScreen(Room):
@@ -73,6 +70,7 @@ class ChatScreen(Room):
         self.transcript = self.query_one(Transcript)
         self.composer = self.query_one(Composer)
         self.figures = Figures(self, self.services, self.talk)
+        self.saved = SavedChats(self)
         self._reading = Reading(self)
         self._typing = Typing(self)
         compose = self.query_one("#compose")
@@ -343,34 +341,12 @@ class ChatScreen(Room):
         if not self.may_switch():
             return
         try:
-            rows = await self.on_store(Store.sessions)
+            rows = await self.saved.call(Store.sessions)
             chosen = await self.app.push_screen_wait(SessionsScreen(rows, self.services))
             if chosen is not None:
-                await self.open_session(chosen)
+                await self.saved.open(chosen)
         except StoreError as error:
             self.say(str(error), "error")
-
-    async def open_session(self, session_id: int, place: int | None = None) -> None:
-        """Show a saved chat and go on with it; `place` is the message to choose. Raises StoreError."""
-        facts, rows = await self.load(session_id)
-        self.talk.resume(facts, rows)
-        self._resume(resumed_blocks(self.talk.conversation, rows, self._resumed_answer))
-        if place is None:
-            self.composer.focus()
-        elif place < len(self.talk.conversation.said):
-            said = self.talk.conversation.said[place]
-            chosen = [block for block in self.transcript.blocks
-                      if isinstance(block, UserMessage | Answer) and block.said is said]  # fmt: skip
-            self.transcript.choose(chosen[0])
-        self.figures.draw()
-
-    async def load(self, session_id: int) -> tuple[SessionFacts, list[MessageRow]]:
-        """A chat as it is saved. Raises StoreError."""
-        return await self.on_store(lambda store: _session(store, session_id))
-
-    async def on_store(self, call: Callable[[Store], T]) -> T:
-        """Run something on the store, after all that is to be saved before it. Raises StoreError."""
-        return await asyncio.wrap_future(self.services.recorder.call(call))
 
     def may_switch(self) -> bool:
         if self.talk.turn is None:
@@ -378,21 +354,11 @@ class ChatScreen(Room):
         self.say("An answer is still being written. Esc stops it first.")
         return False
 
-    def _resumed_answer(self, reasoning: str, content: str, tool: str) -> Answer:
-        return Answer(self.services.glyphs, reasoning, content, tool)
-
-    def _resume(self, blocks: list[UserMessage | Answer]) -> None:
-        shown: list[Block] = [*blocks]
-        self.transcript.replace(shown or [Welcome()])
-        for block in blocks:
-            if isinstance(block, UserMessage):
-                self.composer.prompts.add(self.composer.draft_of(block.text))
-
     @work(group="history")
     async def _load_history(self) -> None:
         """Prompts of earlier runs, for the up key."""
         try:
-            prompts = await asyncio.wrap_future(self.services.recorder.call(_recent_prompts))
+            prompts = await self.saved.prompts()
         except StoreError:
             return  # the recorder says so as soon as there is something to save
         self.composer.prompts.seed([self.composer.draft_of(prompt) for prompt in prompts])
@@ -417,13 +383,3 @@ class ChatScreen(Room):
             return
         self.toggle_class("-no-panel")
         self.call_after_refresh(self.figures.draw)
-
-
-def _session(store: Store, session_id: int) -> tuple[SessionFacts, list[MessageRow]]:
-    return store.facts(session_id), store.messages(session_id)
-
-
-def _recent_prompts(store: Store) -> list[str]:
-    """What the user asked in the last few chats, oldest first."""
-    rows = [store.messages(session.id) for session in reversed(store.sessions(HISTORY_SESSIONS))]
-    return [message.content for messages in rows for message in messages if message.role == "user"]

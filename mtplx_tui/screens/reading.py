@@ -53,7 +53,7 @@ class Reading:
         if talk.conversation.session.id is None:
             self._chat.say("Nothing is saved of this chat yet.")
             return
-        facts, rows = await self._chat.load(talk.conversation.session.id)
+        facts, rows = await self._chat.saved.load(talk.conversation.session.id)
         self._copy(document(facts, rows, "md"))
 
     def _copy(self, text: str, before: str = "") -> None:
@@ -88,8 +88,8 @@ class Reading:
             return
         number, message = session.id, chosen[1].ref.id
         try:
-            await self._chat.on_store(lambda store: store.version(number, message, by))
-            await self._chat.open_session(number, place=chosen[0])
+            await self._chat.saved.call(lambda store: store.version(number, message, by))
+            await self._chat.saved.open(number, place=chosen[0])
         except StoreError as error:
             self._chat.say(str(error), "error")
 
@@ -98,14 +98,10 @@ class Reading:
         chosen, session = self._chosen, self._chat.talk.conversation.session
         if chosen is None or session.id is None or chosen[1].ref.id is None or not self._chat.may_switch():
             return
-        number, message = session.id, chosen[1].ref.id
         try:
-            made = await self._chat.on_store(lambda store: store.fork(number, message))
-            await self._chat.open_session(made)
+            await self._chat.saved.fork(session.id, chosen[1].ref.id)
         except StoreError as error:
             self._chat.say(str(error), "error")
-            return
-        self._chat.say(f"This is chat {made} now, a copy up to here; chat {number} stays as it was.")
 
     async def find(self) -> None:
         text = await self._chat.app.push_screen_wait(AskScreen("find in this chat", self._sought))

@@ -78,7 +78,7 @@ class Typing:
             self._chat.say("Nothing is saved of this chat yet.")
         else:
             try:
-                facts, rows = await self._chat.load(session.id)
+                facts, rows = await self._chat.saved.load(session.id)
                 kind: Form = "json" if form == "json" else "md"
                 file = await asyncio.to_thread(
                     write, paths.exports_folder(), facts, rows, kind, self._chat.services.wall()
@@ -90,13 +90,10 @@ class Typing:
 
     async def fork(self, _: str) -> None:
         session = self._chat.talk.conversation.session
-        if session.id is None or not self._chat.may_switch():
+        if session.id is None:
             self._chat.say("Nothing is saved of this chat yet.")
-            return
-        number = session.id
-        made = await self._chat.on_store(lambda store: store.fork(number))
-        await self._chat.open_session(made)
-        self._chat.say(f"This is chat {made} now, a copy; chat {number} stays as it was.")
+        elif self._chat.may_switch():
+            await self._chat.saved.fork(session.id)
 
     async def help(self, _: str) -> None:
         self._chat.action_help()
@@ -120,7 +117,7 @@ class Typing:
             self._chat.say("Nothing is saved of this chat yet.")
             return
         number = session.id
-        await self._chat.on_store(lambda store: store.rename(number, name))
+        await self._chat.saved.call(lambda store: store.rename(number, name))
         self._chat.say(
             f"This chat is called {name!r} now." if name else "This chat is called by its first question now."
         )
@@ -159,5 +156,5 @@ class Typing:
         session = self._chat.talk.conversation.session
         if session.id is not None:
             number, system, options = session.id, session.system, dict(session.options)
-            await self._chat.on_store(lambda store: store.describe(number, system, options))
+            await self._chat.saved.call(lambda store: store.describe(number, system, options))
         self._chat.say(said)
