@@ -107,6 +107,19 @@ def say_hello(row: ScriptedRow) -> None:
     row.finish()
 
 
+def stays_in(phase: str) -> Script:
+    """Waits for ever in the queue, while reading the prompt (prefill) or behind a first token (decode)."""
+
+    def script(row: ScriptedRow) -> None:
+        if phase == "prefill":
+            row.prefill(1)
+        if phase == "decode":
+            row.say("some")
+        row.wait()
+
+    return script
+
+
 class ScriptedEngine:
     """See the module. `script`, `context` and `mode` may be replaced between requests; `rows` are all that were
     submitted."""

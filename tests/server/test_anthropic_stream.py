@@ -9,7 +9,7 @@ from anthropic_events import events, folded, parsed
 from http_helpers import Connect, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted_engine import ScriptedEngine, ScriptedRow
+from scripted_engine import ScriptedEngine, ScriptedRow, stays_in
 
 from engine.events import Span
 from server.anthropic_conversation import from_messages
@@ -394,14 +394,7 @@ def test_stalled_engine_ends_the_stream(connect: Connect, scripted: ScriptedEngi
 def test_client_that_leaves_frees_its_row(
     client: httpx.Client, scripted: ScriptedEngine, streamed: bool, phase: str
 ) -> None:
-    def script(row: ScriptedRow) -> None:
-        if phase == "prefill":
-            row.prefill(1)
-        if phase == "decode":
-            row.say("some")
-        row.wait()
-
-    scripted.script = script
+    scripted.script = stays_in(phase)
     with pytest.raises(httpx.ReadTimeout):
         client.post("/v1/messages", json=body(stream=streamed), timeout=httpx.Timeout(5, read=0.2))
     until(lambda: scripted.rows and scripted.rows[0].finished.is_set(), 2)

@@ -6,7 +6,7 @@ import time
 import httpx
 import pytest
 from http_helpers import Connect, ask, frames, until
-from scripted_engine import ScriptedEngine, ScriptedRow
+from scripted_engine import ScriptedEngine, ScriptedRow, stays_in
 
 from engine.events import Span, TokenLogprob
 
@@ -238,14 +238,7 @@ def test_no_comment_comes_while_tokens_do(client: httpx.Client, scripted: Script
 def test_client_that_leaves_frees_its_rows(
     client: httpx.Client, scripted: ScriptedEngine, stream: bool, phase: str
 ) -> None:
-    def script(row: ScriptedRow) -> None:
-        if phase == "prefill":
-            row.prefill(1)
-        if phase == "decode":
-            row.say("some")
-        row.wait()
-
-    scripted.script = script
+    scripted.script = stays_in(phase)
     with pytest.raises(httpx.ReadTimeout):
         client.post("/v1/chat/completions", json=_body(stream=stream, n=2), timeout=httpx.Timeout(5, read=0.2))
     until(lambda: len(scripted.rows) == 2)

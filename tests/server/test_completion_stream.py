@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 from http_helpers import frames, until
-from scripted_engine import ScriptedEngine, ScriptedRow
+from scripted_engine import ScriptedEngine, ScriptedRow, stays_in
 
 from engine.events import TokenLogprob
 
@@ -101,14 +101,7 @@ def test_failure_of_one_answer_frees_the_others(client: httpx.Client, scripted: 
 def test_client_that_leaves_frees_all_its_rows(
     client: httpx.Client, scripted: ScriptedEngine, stream: bool, phase: str
 ) -> None:
-    def script(row: ScriptedRow) -> None:
-        if phase == "prefill":
-            row.prefill(1)
-        if phase == "decode":
-            row.say("some")
-        row.wait()
-
-    scripted.script = script
+    scripted.script = stays_in(phase)
     body = {"prompt": ["a", "b"], "n": 2, "stream": stream}
     with pytest.raises(httpx.ReadTimeout):
         client.post("/v1/completions", json=body, timeout=httpx.Timeout(5, read=0.2))
