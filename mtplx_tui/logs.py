@@ -7,6 +7,7 @@ from pathlib import Path
 
 MAX_BYTES = 5_000_000
 LINES_KEPT = 500
+SOURCES = ("engine", "server", "mtplx_tui")
 
 
 def open_log(path: Path) -> int:
@@ -49,11 +50,10 @@ class LogTail(logging.Handler):
         self.lines.append(self.format(record).split("\n")[0])
 
     def attach(self) -> None:
-        """Hear the engine, the server and the screens."""
-        for name in ("engine", "server", "mtplx_tui"):
+        """Hear the engine, the server and the screens: what the log file gets, at the levels that their owners set."""
+        for name in SOURCES:
             logging.getLogger(name).addHandler(self)
-            logging.getLogger(name).setLevel(logging.INFO)
 
     def detach(self) -> None:
-        for name in ("engine", "server", "mtplx_tui"):
+        for name in SOURCES:
             logging.getLogger(name).removeHandler(self)
