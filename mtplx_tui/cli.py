@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without an answer's characters must not end it
-    log_to(paths.log_file())
+    log_to(paths.log_file)
     try:
         if not arguments:  # the usual start; Typer would import pydantic first, a quarter of a second of nothing to see
             return tui(EngineOptions(), ascii_only=False)

@@ -34,7 +34,7 @@ def enter(life: int, log: Path) -> None:
         os.dup2(log_fd, fd)
     os.close(log_fd)
     faulthandler.enable(2)
-    log_to(log)
+    log_to(lambda: log)
     threading.Thread(target=_end_with_guard, args=(life,), name="guard-watch", daemon=True).start()
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 MAX_BYTES = 5_000_000
@@ -24,18 +25,22 @@ def open_log(path: Path) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def log_to(path: Path) -> None:
-    """Send warnings to the log instead of the terminal; the file is opened with the first one."""
+def log_to(path: Callable[[], Path]) -> None:
+    """Send warnings to the log instead of the terminal; with the first one its path is asked for and it is opened."""
     # transformers prints its warnings past every handler, and they are about files that the user did not write
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    handler = _LogHandler(path, delay=True)
+    handler = _LogHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 class _LogHandler(logging.FileHandler):
+    def __init__(self, path: Callable[[], Path]) -> None:
+        super().__init__(os.devnull, delay=True)
+        self._path = path
+
     def _open(self):  # type: ignore[no-untyped-def]  # typeshed names the type of its own stream class only
-        return os.fdopen(open_log(Path(self.baseFilename)), "a", encoding="utf-8", errors="backslashreplace")
+        return os.fdopen(open_log(self._path()), "a", encoding="utf-8", errors="backslashreplace")
 
 
 class LogTail(logging.Handler):

@@ -1,52 +1,60 @@
 """Where the program keeps its files on this machine."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import platformdirs
+if TYPE_CHECKING:
+    from platformdirs.api import PlatformDirsABC
 
 APP = "mtplx-tui"
 
 
+def _dirs() -> "PlatformDirsABC":
+    import platformdirs  # here, since every start of the program would pay for it
+
+    return platformdirs.PlatformDirs(APP, appauthor=False)
+
+
 def sessions_file() -> Path:
     """The SQLite file with all conversations."""
-    return platformdirs.user_data_path(APP, appauthor=False) / "sessions.db"
+    return _dirs().user_data_path / "sessions.db"
 
 
 def tunings_folder() -> Path:
     """The folder of what `tune` measured, a JSON file for each model and device."""
-    return platformdirs.user_data_path(APP, appauthor=False) / "tunings"
+    return _dirs().user_data_path / "tunings"
 
 
 def prefixes_folder() -> Path:
     """The folder of what was read of earlier prompts, so that it need not be read again after a restart."""
-    return platformdirs.user_cache_path(APP, appauthor=False) / "prefixes"
+    return _dirs().user_cache_path / "prefixes"
 
 
 def log_file() -> Path:
     """The text file that takes what native code prints while the screen is up, and the details of crashes."""
-    return platformdirs.user_log_path(APP, appauthor=False) / "mtplx-tui.log"
+    return _dirs().user_log_path / "mtplx-tui.log"
 
 
 def timings_file() -> Path:
     """What the engine timed on this machine, to choose the fastest of several ways to do a thing."""
-    return platformdirs.user_cache_path(APP, appauthor=False) / "timings.json"
+    return _dirs().user_cache_path / "timings.json"
 
 
 def servers_folder() -> Path:
     """A file for each server of ours that runs on this machine."""
-    return platformdirs.user_state_path(APP, appauthor=False) / "servers"
+    return _dirs().user_state_path / "servers"
 
 
 def exports_folder() -> Path:
     """What the screens write on request: chats, figures, pictures."""
-    return platformdirs.user_documents_path() / APP
+    return _dirs().user_documents_path / APP
 
 
 def last_copy_file() -> Path:
     """What was copied last, for terminals that take nothing from programs."""
-    return platformdirs.user_cache_path(APP, appauthor=False) / "last-copy.txt"
+    return _dirs().user_cache_path / "last-copy.txt"
 
 
 def benchmarks_folder() -> Path:
     """Results of benchmarks that were started in the workbench."""
-    return platformdirs.user_data_path(APP, appauthor=False) / "benchmarks"
+    return _dirs().user_data_path / "benchmarks"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtplx_tui import exit_codes
-from mtplx_tui.charts.numbers import seconds
 from mtplx_tui.commands import common
 from mtplx_tui.commands.common import JsonOption, UsageError
 
@@ -135,6 +134,8 @@ def table(rows: "list[ModelRow]") -> list[str]:
 
 def progress_line(progress: "Progress") -> str:
     """How far a download is, for a person."""
+    from mtplx_tui.charts.numbers import seconds
+
     share = progress.done / progress.total if progress.total else 1.0
     rate = "" if progress.rate is None else f"  {common.size(int(progress.rate))}/s  {seconds(progress.eta)} left"
     doing = "checking " if progress.stage == "checking" else ""
