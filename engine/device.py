@@ -84,6 +84,13 @@ def is_cpu() -> bool:
     return prepare().kind == "cpu"
 
 
+def is_cuda() -> bool:
+    """Whether MLX computes on an NVIDIA GPU."""
+    import mlx.core as mx
+
+    return bool(mx.cuda.is_available() and mx.default_device() == mx.gpu)
+
+
 def device_name() -> str:
     """The device in words, for screens and reports."""
     return str(prepare())

@@ -1,6 +1,7 @@
 """Conv window and delta-rule state of a gated-delta layer, for a batch of rows."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -9,18 +10,53 @@ from engine.caches.merge import whole
 from engine.kernels import delta, delta_cuda
 
 
+class Replay(NamedTuple):
+    """A block of tokens and the state in front of it, from which the state behind any number of them can be made.
+
+    Attributes:
+        conv, state: as in the cache, before the block.
+        inputs: [B, kernel - 1 + T, channels], what the convolution saw; None where `fused` is there instead.
+    """
+
+    conv: mx.array
+    state: mx.array
+    inputs: mx.array | None
+    block: delta.Block | None
+    fused: tuple[delta_cuda.Projected, mx.array] | None
+
+    def row(self, place: int) -> "Replay":
+        """That of one row."""
+        one = slice(place, place + 1)
+        block = None if self.block is None else delta.Block(*(x[one] for x in self.block))
+        fused = None if self.fused is None else (self.fused[0].row(place), self.fused[1][one])
+        inputs = None if self.inputs is None else self.inputs[one]
+        return Replay(self.conv[one], self.state[one], inputs, block, fused)
+
+    def after(self, kept: mx.array) -> tuple[mx.array, mx.array]:
+        """(conv, state) behind the first kept[b] tokens, at least one, of row b."""
+        if self.fused is not None:
+            return delta_cuda.commit(self.conv, self.state, *self.fused, kept)
+        assert self.inputs is not None
+        assert self.block is not None
+        keep = self.conv.shape[1]
+        rows = (kept[:, None] + mx.arange(keep))[..., None]
+        return mx.take_along_axis(self.inputs, rows, axis=1), self.block.commit(self.state, kept)
+
+
 class RecurrentCache:
     """The committed state, and the last block until it is accepted.
 
     Attributes:
         conv: [B, kernel - 1, channels], the inputs that the causal convolution still sees; None before the first.
         state: [B, H, Dv, Dk] float32; None before the first token.
+        replay: the block that was accepted last; None while a prompt is read.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.conv: mx.array | None = None
         self.state: mx.array | None = None
+        self.replay: Replay | None = None
         self._inputs: mx.array | None = None
         self._block: delta.Block | None = None
         self._fused: tuple[delta_cuda.Projected, mx.array] | None = None
@@ -49,31 +85,38 @@ class RecurrentCache:
             y, self._block = delta.read(self.state, q, k, v, log_g, beta)
         return y
 
+    def fuses(self, length: int) -> bool:
+        """Whether a fused kernel can give the outputs of the next `length` tokens."""
+        if self.clock.reading or self.conv is None or self.state is None:
+            return False
+        return delta_cuda.fits(self.state, length)
+
+    def live(self, length: int) -> int:
+        """How many columns of a block of `length` count."""
+        return min(self.clock.live, length)
+
     def step(self, given: delta_cuda.Projected) -> mx.array | None:
         """Outputs for the next T tokens, from the layer's projections, where a fused kernel can give them."""
-        if self.clock.reading or self.conv is None or self.state is None:
+        length = given.block.shape[1]
+        if not self.fuses(length):
             return None
-        if not delta_cuda.fits(self.state, given.block.shape[1]):
-            return None
-        y, u = delta_cuda.read(self.conv, self.state, given, min(self.clock.live, given.block.shape[1]))
-        self._fused = (given, u)
+        assert self.conv is not None
+        assert self.state is not None
+        y, u = delta_cuda.read(self.conv, self.state, given, self.live(length))
+        self.hold(given, u)
         return y
+
+    def hold(self, given: delta_cuda.Projected, u: mx.array) -> None:
+        """Keep what `delta_cuda.read` was given and gave, until the block is accepted."""
+        self._fused = (given, u)
 
     def accept(self, kept: mx.array) -> None:
         """Commit the first kept[b] tokens, at least one, of the last block in row b."""
         assert self.conv is not None
         assert self.state is not None
-        if self._fused is not None:
-            self.conv, self.state = delta_cuda.commit(self.conv, self.state, *self._fused, kept)
-            self._fused = None
-            return
-        assert self._inputs is not None
-        assert self._block is not None
-        keep = self.conv.shape[1]
-        rows = (kept[:, None] + mx.arange(keep))[..., None]
-        self.conv = mx.take_along_axis(self._inputs, rows, axis=1)
-        self.state = self._block.commit(self.state, kept)
-        self._inputs = self._block = None
+        self.replay = Replay(self.conv, self.state, self._inputs, self._block, self._fused)
+        self._inputs = self._block = self._fused = None
+        self.conv, self.state = self.replay.after(kept)
 
     def checkpoint(self) -> tuple[mx.array | None, mx.array | None]:
         """The committed state, to come back to."""
@@ -82,7 +125,7 @@ class RecurrentCache:
     def restore(self, checkpoint: tuple[mx.array | None, mx.array | None]) -> None:
         """Forget everything since the checkpoint, the block that waits for acceptance included."""
         self.conv, self.state = checkpoint
-        self._inputs = self._block = self._fused = None
+        self._inputs = self._block = self._fused = self.replay = None
 
     def arrays(self) -> list[mx.array]:
         return [x for x in (self.conv, self.state) if x is not None]

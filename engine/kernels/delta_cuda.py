@@ -7,11 +7,13 @@ order; what its head's rows share it computes again, which is cheaper than a lau
 token-by-token decoding would.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
+
+from engine.device import is_cuda
 
 WARP = 32
 ROWS_PER_GROUP = 4
@@ -149,11 +151,16 @@ class Projected:
     dt_bias: mx.array
     key_heads: int
 
+    def row(self, place: int) -> "Projected":
+        """Those of one row."""
+        one = slice(place, place + 1)
+        return replace(self, block=self.block[one], a=self.a[one], beta_logit=self.beta_logit[one])
+
 
 def fits(state: mx.array, length: int) -> bool:
     """Whether arrays live on a CUDA device, and the kernels take a block of this length on a state of this shape."""
     shaped = state.shape[3] % WARP == 0 and state.shape[2] % ROWS_PER_GROUP == 0 and length <= LONGEST
-    return shaped and mx.cuda.is_available() and mx.default_device() == mx.gpu
+    return shaped and is_cuda()
 
 
 def read(conv: mx.array, state: mx.array, given: Projected, live: int) -> tuple[mx.array, mx.array]:
@@ -177,13 +184,27 @@ def read(conv: mx.array, state: mx.array, given: Projected, live: int) -> tuple[
 
 def commit(conv: mx.array, state: mx.array, given: Projected, u: mx.array, kept: mx.array) -> tuple[mx.array, mx.array]:
     """(conv, state) after the first kept[b] tokens of the block that `read` was given, 1 to T."""
-    after, committed = _kernels()[1](
-        inputs=[conv, state, given.block, given.a, given.weight, given.a_log, given.dt_bias, u, kept],
-        **_launch(conv, state, given, given.block.shape[1]),
-        output_shapes=[conv.shape, state.shape],
-        output_dtypes=[conv.dtype, mx.float32],
+    after, committed = _committer(given.key_heads)(
+        conv, state, given.block, given.a, given.weight, given.a_log, given.dt_bias, u, kept
     )
     return after, committed
+
+
+@cache
+def _committer(key_heads: int) -> Any:
+    """Traced once for all layers of a shape: making a kernel's call anew costs as much as ten replays."""
+
+    def commit(*arrays: mx.array) -> Any:
+        conv, state, block, a, weight, a_log, dt_bias, u, kept = arrays
+        given = Projected(block, a, a, weight, a_log, dt_bias, key_heads)
+        return _kernels()[1](
+            inputs=[conv, state, block, a, weight, a_log, dt_bias, u, kept],
+            **_launch(conv, state, given, block.shape[1]),
+            output_shapes=[conv.shape, state.shape],
+            output_dtypes=[conv.dtype, mx.float32],
+        )
+
+    return mx.compile(commit)
 
 
 @cache

@@ -19,21 +19,26 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from engine.device import is_cpu
 from engine.kernels import rows_cuda
 from engine.kernels.timings import Timings
 
-MOST_ROWS = 9  # a step of the deepest drafts; longer blocks are prompts, for which MLX's kernels are made
+MOST_ROWS = 16  # up to here a product is a step's; longer blocks are prompts, for which MLX's kernels are made
+DENSE = 16  # bits, as `rows_cuda` counts those of a dense weight
 FULL = 8  # rows from which on MLX's quantised kernels are made for several
 TOTALS = (4, 8, 12, 16)  # rows in all that a step may be widened to
-CLOSE = 1.08  # of the fastest width's time: a narrower one is as good, and wastes less elsewhere
+CLOSE = 1.15  # of the fastest width's time: a narrower one is as good, and wastes less elsewhere
 REPEATS, ROUNDS = 4, 3
 STOCK = "stock"
 
 Way = Callable[[mx.array, Any], mx.array]
-"""From x [M, K] and a quantised layer [N, K] to [M, N]."""
+"""From x [M, K] and a linear layer [N, K] to [M, N]."""
 
 
 def _stock(x: mx.array, layer: Any) -> mx.array:
+    if "scales" not in layer:
+        dense: mx.array = x @ layer.weight.T
+        return dense
     product: mx.array = mx.quantized_matmul(
         x,
         layer.weight,
@@ -52,7 +57,8 @@ def _padded(x: mx.array, layer: Any) -> mx.array:
 
 
 def _read_once(x: mx.array, layer: Any) -> mx.array:
-    return rows_cuda.product(x, layer.weight, layer.scales, layer.biases, layer.group_size, layer.bits)
+    bits, group, _ = _packing(layer)
+    return rows_cuda.product(x, layer.weight, layer.get("scales"), layer.get("biases"), group, bits)
 
 
 WAYS: dict[str, Way] = {
@@ -88,7 +94,7 @@ class Calibration:
 
         def seconds(rows: int) -> float:
             return sum(
-                count * self._seconds(examples[name], name, rows, dtype)[STOCK] for name, count in counts.items()
+                count * min(self._seconds(examples[name], name, rows, dtype).values()) for name, count in counts.items()
             )
 
         return Widths(cache(seconds))
@@ -133,12 +139,10 @@ def _columns(layer: Any) -> int:
 def time_ways(layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
     """Seconds of each way that fits and gives what MLX's own gives."""
     x = mx.random.normal((rows, _columns(layer)), key=mx.random.key(rows)).astype(dtype)
-    if not isinstance(layer, nn.QuantizedLinear):
-        return {STOCK: _best_time(lambda x, layer: x @ layer.weight.T, x, layer)}
     expected = _stock(x, layer)
     scale = mx.abs(expected).max().astype(mx.float32)
     seconds: dict[str, float] = {}
-    for name in _candidates(layer, rows):
+    for name in _candidates(layer, rows, dtype):
         error = mx.abs(WAYS[name](x, layer) - expected).max().astype(mx.float32) / scale
         if bool((error <= TOLERANCE[dtype]).item()):
             seconds[name] = _best_time(WAYS[name], x, layer)
@@ -146,13 +150,20 @@ def time_ways(layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
     return seconds
 
 
-def _candidates(layer: Any, rows: int) -> list[str]:
+def _candidates(layer: Any, rows: int, dtype: mx.Dtype) -> list[str]:
     names = [STOCK]
-    if 1 < rows < FULL:
+    bits, group, mode = _packing(layer)
+    if 1 < rows < FULL and bits < DENSE:
         names.append("padded")
-    if rows <= MOST_ROWS and rows_cuda.fits(_columns(layer), layer.group_size, layer.bits, layer.mode):
+    same = dtype == (layer.weight if bits == DENSE else layer.scales).dtype
+    if same and rows <= rows_cuda.MOST_ROWS and rows_cuda.fits(_columns(layer), dtype, group, bits, mode):
         names.append("read once")
     return names
+
+
+def _packing(layer: Any) -> tuple[int, int, str]:
+    """(bits, group size, mode) of a layer's weight; a dense one has no groups."""
+    return (layer.bits, layer.group_size, layer.mode) if "scales" in layer else (DENSE, 0, "dense")
 
 
 def _best_time(way: Way, x: mx.array, layer: Any) -> float:
@@ -166,26 +177,40 @@ def _time(way: Way, x: mx.array, layer: Any) -> float:
     return (time.perf_counter() - begun) / REPEATS
 
 
-class CalibratedLinear(nn.QuantizedLinear):  # type: ignore[misc]  # mlx.nn has no types
-    """A quantised linear layer that multiplies few rows by the fastest way. Made by `use_fastest`.
+class _Calibrated:
+    """Mixed into a linear layer's class by `use_fastest`: few rows are multiplied by the fastest way.
 
     Rows of a batch are put one below the other: MLX takes [B, T, K] for B products of T rows.
     """
 
-    def __call__(self, x: mx.array) -> mx.array:
+    _calibration: Calibration
+    _kind: str
+
+    def __call__(self: Any, x: mx.array) -> mx.array:
         rows = x.size // x.shape[-1]
         if rows > MOST_ROWS:
-            result: mx.array = super().__call__(x)
+            result: mx.array = super().__call__(x)  # type: ignore[misc]  # of the class it is mixed into
             return result
-        calibration: Calibration = self._calibration
-        flat = calibration.way(self, rows, x.dtype)(x.reshape(rows, x.shape[-1]), self)
+        flat = self._calibration.way(self, rows, x.dtype)(x.reshape(rows, x.shape[-1]), self)
         result = flat.reshape(*x.shape[:-1], flat.shape[-1])
         return result + self.bias if "bias" in self else result
 
 
+class CalibratedQuantized(_Calibrated, nn.QuantizedLinear):  # type: ignore[misc]  # mlx.nn has no types
+    pass
+
+
+class CalibratedDense(_Calibrated, nn.Linear):  # type: ignore[misc]
+    pass
+
+
 def use_fastest(module: nn.Module, calibration: Calibration) -> None:
-    """Let every quantised linear layer in a module (or the module itself) use it; no parameter moves."""
+    """Let every linear layer in a module (or the module itself) for which there is a choice use it; no parameter
+    moves."""
+    classes = {nn.QuantizedLinear: CalibratedQuantized}
+    if not is_cpu():
+        classes[nn.Linear] = CalibratedDense
     for _, layer in module.named_modules():
-        if type(layer) is nn.QuantizedLinear:
-            layer.__class__ = CalibratedLinear
+        if type(layer) in classes:
+            layer.__class__ = classes[type(layer)]
             layer._calibration, layer._kind = calibration, kind(layer)

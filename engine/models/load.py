@@ -16,13 +16,14 @@ from mlx_lm.utils import _get_classes, dequantize_model, load_model
 from engine.caches.packing import Packing
 from engine.chat import ChatFormat, load_chat_format
 from engine.config import EngineConfig
-from engine.device import device_name, is_cpu
+from engine.device import device_name, is_cpu, is_cuda
 from engine.errors import BadRequestError, EngineError, ModelBrokenError, NoMTPHeadError, UnsupportedModelError
 from engine.handle import ModelInfo
 from engine.kernels.norm import fuse_norms
 from engine.kernels.timings import Timings
 from engine.kernels.verify import Calibration
 from engine.models import checkpoint, norms
+from engine.models.compiled import compile_steps
 from engine.models.contract import Contract
 from engine.models.head import MTPHead
 from engine.models.headers import SIDECARS
@@ -80,6 +81,8 @@ def load(config: EngineConfig, on_stage: Callable[[str], None] = lambda stage: N
     if builder.undecided is not None:
         on_stage("checking the head against the trunk")
         settle_norms(spec, chat, builder.undecided, files)
+    if is_cuda():
+        compile_steps([*text.model.layers, *(head.layers if head is not None else [])])
     return LoadedModel(spec, chat, _info(config, files, settings, builder, model, spec.vocab_size, packing))
 
 

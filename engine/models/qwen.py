@@ -1,7 +1,7 @@
 """Gated-delta layers of the Qwen hybrids, cut where the cache decides how to run and roll back; and on the CPU their
 MLP and attention, made of `kernels.reading`'s exponentials and of fewer operations."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -42,17 +42,35 @@ def _gates(a: mx.array, b: mx.array, a_log: mx.array, dt_bias: mx.array) -> tupl
     return log_g, mx.sigmoid(b.astype(mx.float32))
 
 
-def _forward(layer: Any, qkv: mx.array, z: mx.array, a: mx.array, b: mx.array, cache: Any) -> mx.array:
-    """From the input projections to the layer's output, [B, T, hidden]."""
-    batch, length, _ = qkv.shape
-    z = z.reshape(batch, length, layer.num_v_heads, layer.head_v_dim)
-    given = Projected(qkv, a, b, layer.conv1d.weight, layer.A_log, layer.dt_bias, layer.num_k_heads)
-    y = cache.step(given)
-    if y is None:
-        y = _by_operations(layer, given, cache)
-    y = _gated(z, rms_norm(y, layer.norm.weight, layer.norm.eps)) if is_cpu() else layer.norm(y, z)
-    output: mx.array = layer.out_proj(y.reshape(batch, length, -1))
-    return output
+class Projections(NamedTuple):
+    """What a gated-delta layer makes of its inputs: qkv [B, T, C], z [B, T, H Dv], a and b [B, T, H]."""
+
+    qkv: mx.array
+    z: mx.array
+    a: mx.array
+    b: mx.array
+
+
+class _Recurrent:
+    """Mixed into a gated-delta layer's class, which projects the inputs in its own way."""
+
+    def __call__(self: Any, inputs: mx.array, mask: None = None, cache: Any = None) -> mx.array:
+        projected = self.project(inputs)
+        given = self.given(projected)
+        y = cache.step(given)
+        return self.finish(_by_operations(self, given, cache) if y is None else y, projected.z)  # type: ignore[no-any-return]
+
+    def given(self: Any, projected: Projections) -> Projected:
+        """The recurrence's inputs."""
+        qkv, _, a, b = projected
+        return Projected(qkv, a, b, self.conv1d.weight, self.A_log, self.dt_bias, self.num_k_heads)
+
+    def finish(self: Any, y: mx.array, z: mx.array) -> mx.array:
+        """From the recurrence's outputs [B, T, H, Dv] to the layer's, [B, T, hidden]."""
+        z = z.reshape(y.shape)
+        y = _gated(z, rms_norm(y, self.norm.weight, self.norm.eps)) if is_cpu() else self.norm(y, z)
+        output: mx.array = self.out_proj(y.reshape(*y.shape[:2], -1))
+        return output
 
 
 def _by_operations(layer: Any, given: Projected, cache: Any) -> mx.array:
@@ -69,28 +87,23 @@ def _by_operations(layer: Any, given: Projected, cache: Any) -> mx.array:
     return y
 
 
-class GatedDeltaNet(qwen3_5.GatedDeltaNet):  # type: ignore[misc]
+class GatedDeltaNet(_Recurrent, qwen3_5.GatedDeltaNet):  # type: ignore[misc]
     """qwen3_5 and qwen3_5_moe: four separate input projections."""
 
-    def __call__(self, inputs: mx.array, mask: None = None, cache: Any = None) -> mx.array:
-        return _forward(
-            self,
-            self.in_proj_qkv(inputs),
-            self.in_proj_z(inputs),
-            self.in_proj_a(inputs),
-            self.in_proj_b(inputs),
-            cache,
+    def project(self, inputs: mx.array) -> Projections:
+        return Projections(
+            self.in_proj_qkv(inputs), self.in_proj_z(inputs), self.in_proj_a(inputs), self.in_proj_b(inputs)
         )
 
 
-class NextGatedDeltaNet(qwen3_next.Qwen3NextGatedDeltaNet):  # type: ignore[misc]
+class NextGatedDeltaNet(_Recurrent, qwen3_next.Qwen3NextGatedDeltaNet):  # type: ignore[misc]
     """qwen3_next: projections interleaved by key head."""
 
-    def __call__(self, inputs: mx.array, mask: None = None, cache: Any = None) -> mx.array:
+    def project(self, inputs: mx.array) -> Projections:
         q, k, v, z, b, a = self.fix_query_key_value_ordering(self.in_proj_qkvz(inputs), self.in_proj_ba(inputs))
         batch, length, _ = inputs.shape
         qkv = mx.concatenate([x.reshape(batch, length, -1) for x in (q, k, v)], axis=-1)
-        return _forward(self, qkv, z, a, b, cache)
+        return Projections(qkv, z.reshape(batch, length, -1), a, b)
 
 
 class MLP(qwen3_next.Qwen3NextMLP):  # type: ignore[misc]
