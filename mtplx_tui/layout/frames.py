@@ -9,7 +9,8 @@ from mtplx_tui.layout.spans import Line, Span, cells, fit, merge, width_of
 def framed(lines: Sequence[Line], width: int, height: int, glyphs: Glyphs, title: str, note: str = "") -> list[Line]:
     """`height` lines: a border with `title` in its top edge at the left and `note` in its bottom edge at the right.
 
-    Lines that do not fit are left out; missing ones are blank.
+    Lines that do not fit are left out, words in the edges that do not are cut with an ellipsis; missing lines are
+    blank.
     """
     top_left, top_right, bottom_left, bottom_right, across, side = glyphs.box
     room = max(width - 4, 0)
@@ -18,6 +19,8 @@ def framed(lines: Sequence[Line], width: int, height: int, glyphs: Glyphs, title
     for line in [*lines, *[()] * height][: max(height - 2, 0)]:
         line = fit(line, room, glyphs.ellipsis)
         body.append(merge([edge, (" ", ""), *line, (" " * (room - width_of(line) + 1), ""), edge]))
+    title, note = ("".join(part for part, _ in fit(((text, ""),), max(width - 6, 0), glyphs.ellipsis))
+                   for text in (title, note))  # fmt: skip
     top = _edge(top_left, title, "", top_right, width, across)
     return [top, *body, _edge(bottom_left, "", note, bottom_right, width, across)]
 

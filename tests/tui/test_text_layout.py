@@ -5,6 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mtplx_tui.glyphs import ASCII, UNICODE, clean
+from mtplx_tui.layout.frames import framed
 from mtplx_tui.layout.growing import FENCE_CHUNK, GrowingMarkdown
 from mtplx_tui.layout.growing_text import GrowingText
 from mtplx_tui.layout.markdown import lines_of, parse
@@ -189,3 +190,11 @@ class TestGrowing:
 
     def test_cleaned_escape_sequences_are_drawn_as_pictures(self) -> None:
         assert whole(clean("x \x1b[31mred\x1b]0;t\x07")) == ["x ␛[31mred␛]0;t␇"]
+
+
+def test_words_in_an_edge_never_make_a_box_wider() -> None:
+    for width in (12, 30, 40):
+        box = framed([(("x" * 50, ""),)], width, 4, UNICODE, "a title that is long " * 3, "and a note " * 5)
+        assert [width_of(line) for line in box] == [width] * 4
+        assert "…" in plain(box[0])
+        assert "…" in plain(box[-1])
