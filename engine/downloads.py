@@ -8,7 +8,6 @@ neither this program nor another one takes it for a model.
 
 import errno
 import fcntl
-import hashlib
 import os
 import shutil
 import time
@@ -19,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from engine.checksums import digest_of
 from engine.hub import HubError, HubFile, Listing, endpoint, folder_of, hub_cache, opened, told
 
 MARGIN = 1 << 30
 """Bytes that a download leaves free on the disk."""
-PIECE = 1 << 20
 TRIES = 5
 """Connections in a row that may break without a byte."""
 WAIT_S = 1.0
@@ -112,7 +111,7 @@ def _fetch(listing: Listing, file: HubFile, blobs: Path, meter: "_Meter") -> Non
                 time.sleep(WAIT_S)
         out.flush()
         os.fsync(out.fileno())
-    if _digest(file, part, meter) != file.digest:
+    if digest_of(part, file.size, file.sha256, lambda read: meter.checked(file, read)) != file.digest:
         part.unlink()
         raise HubError(
             f"{file.name} of {listing.repo} is not what the hub promised: its {'SHA-256' if file.sha256 else 'SHA-1'} "
@@ -148,15 +147,6 @@ def _may_pass(error: HubError) -> bool:
     if isinstance(cause, HfHubHTTPError):
         return bool(cause.response.status_code >= 500)
     return isinstance(cause, httpx2.TransportError)
-
-
-def _digest(file: HubFile, part: Path, meter: "_Meter") -> str:
-    digest = hashlib.sha256() if file.sha256 else hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
-    with part.open("rb") as data:
-        while piece := data.read(PIECE):
-            digest.update(piece)
-            meter.checked(file, data.tell())
-    return digest.hexdigest()
 
 
 def _commit(listing: Listing, folder: Path) -> Path:

@@ -16,6 +16,7 @@ from mtplx_tui.charts.numbers import size
 from mtplx_tui.glyphs import one_line
 from mtplx_tui.keys import WORKBENCH_KEYS, Key, bindings
 from mtplx_tui.layout.spans import Line, wrap
+from mtplx_tui.models_page.check import NO_CHECKSUM, Check, StoppedError
 from mtplx_tui.models_page.downloads import Downloads
 from mtplx_tui.models_page.page import detail, models_page
 from mtplx_tui.models_page.shelf import ModelRow, shelf
@@ -48,6 +49,7 @@ class ModelsScreen(PageRoom):
         Key("slash", "/", "find", "find", "show only those with these words in name, head or quantisation"),
         Key("o", "o", "order", None, "sort: as listed, by name, by size, by fit"),
         Key("i", "i", "inspect", None, "all that is known of it, without loading it"),
+        Key("v", "v", "verify", None, "read its files again and compare their checksums with those that the hub gave"),
         Key("u", "u", "unload", None, "give up the present model and its memory"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KEYS)]
@@ -57,6 +59,7 @@ class ModelsScreen(PageRoom):
         self._view = ModelsView()
         self.downloads = Downloads(lambda repo: Job(["pull", repo]))
         self._disk = ""
+        self._check: Check | None = None
         self._timer: Timer | None = None
 
     def on_screen_resume(self) -> None:
@@ -68,6 +71,8 @@ class ModelsScreen(PageRoom):
 
     def on_unmount(self) -> None:
         self.downloads.stop()
+        if self._check is not None:
+            self._check.stop()
 
     def read(self) -> None:
         """Look at all models again; what is shown changes when that is done."""
@@ -80,7 +85,7 @@ class ModelsScreen(PageRoom):
         self.draw()
 
     def beat(self, pulled: Pulled) -> None:
-        self.draw_top()
+        self.draw_top()  # with how far a check is
         if self._standing() != self._view:
             self.draw()
 
@@ -107,8 +112,9 @@ class ModelsScreen(PageRoom):
         self.draw_top()
 
     def subject(self) -> str:
-        words = [self._disk, f"filter: {one_line(self._view.find, self.services.glyphs)}" if self._view.find else ""]
-        return "; ".join(filter(None, words))
+        checking = "" if self._check is None else self._check.words(self.services.glyphs)
+        found = f"filter: {one_line(self._view.find, self.services.glyphs)}" if self._view.find else ""
+        return "; ".join(filter(None, (checking, self._disk, found)))
 
     def figures_help(self) -> Sequence[tuple[str, str]]:
         return FIGURES
@@ -194,6 +200,31 @@ class ModelsScreen(PageRoom):
             self.read()
 
         self._work(work)
+
+    def action_verify(self) -> None:
+        row = self._view.row
+        if row is None:
+            return
+        if self._check is not None:
+            self._say(f"{self._check.repo} is being checked; wait for its end.")
+        elif row.where != "cache":
+            self._say(f"{row.name} {NO_CHECKSUM[row.where]}, so there is no checksum of the hub to compare with.")
+        else:
+            self._check = Check(row.name)
+            self.run_worker(self._checked(self._check), group="verify")
+
+    async def _checked(self, check: Check) -> None:
+        try:
+            said = await asyncio.to_thread(check.run)
+        except StoppedError:
+            return
+        except (EngineError, OSError) as error:
+            self._say(f"{check.repo} could not be checked: {error}", "error")
+        else:
+            self._say(said.words, "information" if said.right else "error")
+        finally:
+            self._check = None
+        self.draw_top()
 
     def action_load(self) -> None:
         row, switch = self._view.row, self.services.switch

@@ -1,5 +1,6 @@
 """The models room: what it lists, what its keys do, and downloads from a hub on this machine."""
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -199,6 +200,32 @@ async def test_what_must_stay_is_not_deleted(make_app: MakeApp, fixed: None) -> 
         await pilot.press("d")
         await until(pilot, lambda: told(app, "does not run qwen4_exp"))
         assert room.downloads.items == []
+
+
+async def test_v_compares_what_is_here_with_the_checksums_that_the_hub_gave(
+    make_app: MakeApp, fixed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    name = "maker/plain-9b"
+    weights = random.Random(1).randbytes(SIZE)
+    blob = folder_of(name) / "blobs" / hashlib.sha256(weights).hexdigest()
+    linked = folder_of(name) / "snapshots" / "abc" / "model.safetensors"
+    for path in (blob, linked):
+        path.parent.mkdir(parents=True)
+    blob.write_bytes(weights)
+    linked.symlink_to(blob)
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        room = await enter(pilot, app)
+        await pilot.press("v")
+        await until(pilot, lambda: told(app, "demo-13m comes with the program, so there is no checksum"))
+        await choose(pilot, room, name)
+        await pilot.press("v")
+        await until(pilot, lambda: told(app, f"{name}: 3.0 MB read, every checksum right."))
+        blob.write_bytes(weights[:-1] + b"x")
+        await pilot.press("v")
+        await until(pilot, lambda: told(app, f"{name} is damaged. model.safetensors: its SHA-256 is not the one"))
+        assert blob.exists(), "a check changes nothing"
 
 
 @pytest.fixture
