@@ -108,7 +108,7 @@ def opencode(target: Target, home: Path) -> Connection:
 
 
 def pi(target: Target, home: Path) -> Connection:
-    """pi 0.73."""
+    """pi 1.6 (in npm: @earendil-works/pi-coding-agent)."""
     model = {"id": target.model, "name": target.model, "reasoning": True, "contextWindow": target.context}
     provider = {
         "baseUrl": f"{target.url}/v1",

@@ -25,3 +25,12 @@ def api(demo_engine: EngineHandle) -> Iterator[str]:
     server.start()
     yield f"{server.address}/v1"
     server.stop(1.0)
+
+
+@pytest.fixture
+def own_api(demo_engine: EngineHandle) -> Iterator[str]:
+    """The /v1 of a server that nobody has asked anything."""
+    server = ServerThread(demo_engine, port=0)
+    server.start()
+    yield f"{server.address}/v1"
+    assert server.stop(1.0)
