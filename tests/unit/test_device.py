@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from engine import device
+
 linux_cpu = pytest.mark.skipif(sys.platform != "linux", reason="BLAS and g++ matter to MLX on Linux only")
 
 
@@ -127,3 +129,19 @@ def test_kernels_of_another_user_are_not_loaded(tmp_path: Path) -> None:
     off, values = run(FUSED, TMPDIR=str(tmp_path))
     assert "belongs to another user" in off
     assert values == ANSWER
+
+
+def test_openblas_is_told_what_a_processor_newer_than_itself_can_do() -> None:
+    haswell, skylake = {"sse4_2", "avx", "avx2", "fma"}, {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
+    assert device.missed_kernels("Prescott", haswell) == "Haswell"
+    assert device.missed_kernels("Prescott", haswell | skylake) == "SkylakeX"
+    assert device.missed_kernels("Prescott", haswell | skylake - {"avx512vl"}) == "Haswell"
+    assert device.missed_kernels("Prescott", {"sse4_2", "avx"}) is None
+    assert device.missed_kernels("Zen", haswell) is None
+
+
+def test_openblas_never_runs_its_oldest_kernels_where_there_are_better_ones() -> None:
+    blas = device.prepare().blas
+    if blas is None:
+        pytest.skip("no BLAS of the system here")
+    assert device.missed_kernels(blas.name.split()[-1], device._processor_flags()) is None
