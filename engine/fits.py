@@ -9,7 +9,7 @@ from typing import Literal
 
 from engine import device
 from engine.errors import OutOfMemoryError
-from engine.memory import MemoryPlan, RowCost
+from engine.memory import STATES, MemoryPlan, RowCost
 
 CONTEXT = 32_768
 """Tokens of prompt and answer that a model is asked to have room for, where nobody says otherwise."""
@@ -51,7 +51,7 @@ def fit(weights: int, token: int | None, recurrent: int | None, longest: int | N
         return Fit("unknown" if weights <= memory else "no", None, memory, context)
     native = 2 if sys.platform == "linux" and not cuda_is_used() else 1  # the CPU keeps keys and values in float32
     context = min(context, longest)
-    cost = RowCost(token * native, 2 * recurrent)
+    cost = RowCost(token * native, STATES * recurrent)
     try:
         plan = MemoryPlan(memory, weights, cost, longest)
     except OutOfMemoryError:

@@ -12,6 +12,10 @@ COPIES = 2
 """Keys and values exist twice while a row joins or leaves the batch, or its cache grows (measured on the CPU, which
 lets go of nothing before the last layer is done: 268 MB of caches, 537 MB at the peak)."""
 
+STATES = 3
+"""Recurrent states that a row may have at once: that of a step being built, of the one in flight, and of the one before
+it, from which the end of an answer is made."""
+
 SURPLUS = 2 * (MAX_DEPTH + 1)  # tokens that two steps under way may write past a row's end
 RESERVE = 2048  # tokens set aside for an answer without a limit; more is set aside when it gets there
 WORK = 0.1  # of the limit: hiddens of a chunk, the allocator's own, and whatever was not thought of

@@ -4,6 +4,7 @@ import mlx.core as mx
 
 from engine.caches.bank import Bank, checkpoints
 from engine.caches.recurrent import RecurrentCache
+from engine.caches.stretch import Stretch
 from engine.logprobs import Scores, score
 from engine.models.spec import SpecModel
 from engine.penalties import Penalties
@@ -30,7 +31,12 @@ class Prefill:
     """
 
     def __init__(
-        self, spec: SpecModel, row: Row, bank: Bank | None = None, turn_ends: frozenset[int] = frozenset()
+        self,
+        spec: SpecModel,
+        row: Row,
+        bank: Bank | None = None,
+        turn_ends: frozenset[int] = frozenset(),
+        think_opens: int | None = None,
     ) -> None:
         prompt = row.request.prompt
         self.row = row
@@ -44,15 +50,15 @@ class Prefill:
         self.done = self.cached = 0
         self.miss = "the cache is off"
         if bank is not None:
-            self._resume(bank, turn_ends)
+            self._resume(bank, turn_ends, think_opens)
 
-    def _resume(self, bank: Bank, turn_ends: frozenset[int]) -> None:
+    def _resume(self, bank: Bank, turn_ends: frozenset[int], think_opens: int | None) -> None:
         prompt, scope = self.row.request.prompt, self.row.request.cache_scope
         if self.row.request.prompt_logprobs is not None:
             self._node = bank.root(scope)
             self.miss = "the prompt's log-probabilities were asked for, so all of it is read"
             ends = bank.ends(prompt, scope)  # on which it leaves its checkpoints, where others have left theirs
-            self._stops = [*ends, *checkpoints(prompt, turn_ends, max(ends, default=0))]
+            self._stops = [*ends, *checkpoints(prompt, turn_ends, max(ends, default=0), think_opens)]
             return
         recurrent = any(isinstance(cache, RecurrentCache) for cache in self._state.trunk)
         found = bank.find(prompt, not recurrent, scope)
@@ -61,7 +67,7 @@ class Prefill:
         if self.done:
             bank.restore(found, self._state)
             self._hidden = found.node.held.hidden if found.part is None else None
-        self._stops = checkpoints(prompt, turn_ends, self.done)
+        self._stops = checkpoints(prompt, turn_ends, self.done, think_opens)
 
     @property
     def finished(self) -> bool:
@@ -102,8 +108,13 @@ class Prefill:
 
     def _leave_checkpoint(self) -> None:
         assert self._bank is not None
-        ids = self.row.request.prompt[self._node.end : self.done]
-        self._node = self._bank.add(self._node, ids, self._state, self._hidden if self._spec.head is not None else None)
+        start, end = self._node.end, self.done
+        held = Stretch(
+            [cache.cut(start, end) for cache in self._state.trunk],
+            [cache.cut(max(start - 1, 0), end - 1) for cache in self._state.head],
+            None if self._spec.head is None or self._hidden is None else mx.contiguous(self._hidden),
+        )
+        self._node = self._bank.add(self._node, self.row.request.prompt[start:end], held)
 
     def rows(self) -> Rows:
         """The finished prompt as a batch of one row, ready for its first step."""

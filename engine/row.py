@@ -113,8 +113,8 @@ class Row:
     def prefill_done(self) -> None:
         self._prefill_done = time.monotonic()
 
-    def step(self, result: RowStep, seconds: float, rows: int, context: int) -> None:
-        """Take what a step gave, tell the listeners, and end the row where it must."""
+    def step(self, result: RowStep, seconds: float, rows: int, context: int) -> bool:
+        """Take what a step gave, tell the listeners, and end the row where it must; whether it has ended."""
         self._last_token_at = time.monotonic()
         before = len(self.made)
         ids, spans = self._take(result.tokens, drafted=result.accepted)
@@ -145,8 +145,10 @@ class Row:
                 self.request.id, self._last_token_at, tuple(ids), tuple(spans), tuple(result.logprobs[: len(ids)])
             )
         )
-        if self.finished is not None:
-            self._end(self.finished)
+        if self.finished is None:
+            return False
+        self._end(self.finished)
+        return True
 
     def _shown(self, token: int) -> str:
         return self._chat.token_bytes(token).decode("utf-8", "replace")

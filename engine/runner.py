@@ -4,11 +4,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
-from engine import device
+from engine import answers, device
+from engine.answers import Ended, Landing
 from engine.caches.bank import open_bank
 from engine.config import EngineConfig
 from engine.errors import EngineError, NumericalError, OutOfMemoryError
@@ -30,11 +32,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step that was launched and not read yet, and the rows it was for, in batch order."""
+    """A step that was launched and not read yet, and the rows it was for, in batch order.
+
+    `landing` is None where nothing is kept of answers.
+    """
 
     rows: list[Row]
     plan: StepPlan
     outcome: Outcome
+    landing: Landing | None
     launched_at: float
     built_at: float
     sent_at: float
@@ -76,6 +82,7 @@ class Runner:
         self._lengths: dict[Row, int] = {}  # tokens to read, as far as is known of prompts that wait for their turn
         self._rows: Rows | None = None
         self._flight: Flight | None = None
+        self._ended: list[Ended] = []  # rows whose answers have ended and that are still in the batch
         self._landed_at: float | None = None  # when the step ahead was read; None where something came between
         self._planner = Planner(config, has_head=loaded.spec.head is not None)
 
@@ -214,7 +221,8 @@ class Runner:
         prefill = self._prefills.get(row)
         if prefill is None:
             self._shrink_bank()
-            prefill = self._prefills[row] = Prefill(self._spec, row, self._bank, self._chat.eos_ids)
+            think_opens = None if self._chat.think_ids is None else self._chat.think_ids[0]
+            prefill = self._prefills[row] = Prefill(self._spec, row, self._bank, self._chat.eos_ids, think_opens)
             row.prefill_started(prefill.cached)
         scores = None
         if not prefill.finished:
@@ -270,7 +278,8 @@ class Runner:
         outcome = speculate(self._spec, rows, plan)
         built_at = time.perf_counter()
         mx.async_eval(outcome, rows.arrays())  # type: ignore[no-untyped-call]  # untyped in its stubs
-        return Flight(list(rows.rows), plan, outcome, launched_at, built_at, time.perf_counter())
+        landing = None if self._bank is None else Landing.of(rows)
+        return Flight(list(rows.rows), plan, outcome, landing, launched_at, built_at, time.perf_counter())
 
     def _land(self, flight: Flight) -> None:
         """Read a step and hand out what it gave."""
@@ -295,7 +304,11 @@ class Runner:
             outcomes.append(RowOutcome(source, min(accepted + 1, limit), accepted))
             tokens, drafts = numbers[: accepted + 1], numbers[plan.depth + 1 : plan.depth + 1 + limit]
             result = RowStep(tokens, drafts, source, self._logprobs(row, place, tokens, flight.outcome))
-            row.step(result, seconds, len(flight.rows), len(row.request.prompt) + len(row.made) + accepted + 1)
+            before = len(row.made)
+            context = len(row.request.prompt) + before + accepted + 1
+            ended = row.step(result, seconds, len(flight.rows), context)
+            if ended and flight.landing is not None:
+                self._ended.append(Ended(row, flight.landing, place, accepted + 1, len(row.made) - before))
         if self._rows is not None:
             self._rows.tighten(in_flight=self._flight.plan.depth + 1 if self._flight is not None else 0)
         if typical:
@@ -311,7 +324,19 @@ class Runner:
         ids: Any = [[]] * len(values) if outcome.likeliest is None else outcome.likeliest[place].tolist()
         return told(Scores(tokens, values, ids), row.request.logprobs, self._chat.token_bytes)
 
+    def _keep_answers(self) -> None:
+        """Leave the answers that have ended in the bank. Where that fails they are lost for it, and nothing else is."""
+        ended, self._ended = self._ended, []
+        for each in ended:
+            self._guarded([], partial(self._keep_answer, each))
+
+    def _keep_answer(self, ended: Ended) -> None:
+        if self._bank is not None and self._rows is not None and ended.row in self._rows.rows:
+            answers.keep(self._spec, self._bank, self._rows, ended)
+            self._shrink_bank()
+
     def _drop_ended(self) -> None:
+        self._keep_answers()
         keep = self._scheduler.drop_ended()
         for rows in (self._prefills, self._lengths):
             for row in [row for row in rows if row.finished is not None]:

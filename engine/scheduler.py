@@ -1,7 +1,7 @@
 """Who runs next: admission, whose prompt is read, in what chunks, and which rows decode. No mlx: tested in
 milliseconds."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,9 +56,11 @@ class Scheduler:
     """Rows from their arrival to their end.
 
     Begun first is who came first, interactive before batch, but a batch request is passed over a bounded number of
-    times. A row that there is no memory for yet waits, and nobody behind it is begun before it: otherwise short
-    requests could keep a long one out for ever. Prompts of begun rows are read by turns, the one with the least left
-    first, so that a short prompt does not wait for a long one; the one that was begun first gets a share all the same.
+    times, and of several callers, told apart by the scope of their prompts' cache, the one that has the fewest rows
+    begun goes first: one that sends many waits behind its own. A row that there is no memory for yet waits, and nobody
+    behind it is begun before it: otherwise short requests could keep a long one out for ever. Prompts of begun rows are
+    read by turns, the one with the least left first, so that a short prompt does not wait for a long one; the one that
+    was begun first gets a share all the same.
 
     Attributes:
         reading: rows whose prompts are being read, in the order in which they were begun.
@@ -120,11 +122,19 @@ class Scheduler:
         interactive, batch = self._waiting["interactive"], self._waiting["batch"]
         its_turn = batch and (not interactive or self._passed >= PASSED_OVER)
         queue = batch if its_turn else interactive
-        if not queue or not self._reserve(queue[0]):
+        if not queue:
             return False
-        self.reading.append(queue.popleft())
+        row = self._first_of(queue)
+        if not self._reserve(row):
+            return False
+        queue.remove(row)
+        self.reading.append(row)
         self._passed = self._passed + 1 if batch and not its_turn else 0
         return True
+
+    def _first_of(self, queue: deque[Row]) -> Row:
+        begun = Counter(row.request.cache_scope for row in self.begun)
+        return min(queue, key=lambda row: begun[row.request.cache_scope])  # of equals the first
 
     def _pick(self) -> Row:
         first = self.reading[0]

@@ -27,7 +27,8 @@ from engine.events import CacheEvent
 from engine.handle import ModelInfo
 
 FLUSH_SECONDS = 1.5  # that ending the program may take for prefixes not yet on disk; the screen waits for 2
-SHORTEST = 32  # tokens; a shorter stretch is read faster than it is kept
+SHORTEST = 32  # tokens; a shorter stretch is read faster than it is kept, and a shorter prompt than it is looked up
+LEAST = 1 / 20  # of a prompt; in a short one so much is kept although it is little, so that all but this is reused
 INTERVAL = 2048  # tokens between checkpoints inside a long prompt
 MOST_INTERVALS = 16
 
@@ -157,6 +158,16 @@ class Bank:
             step = step.before
         return ends[::-1]
 
+    def deepest_here(self, ids: Sequence[int], scope: str = "") -> Node:
+        """The deepest node in memory that lies in front of the last of these tokens; nothing is read from disk."""
+        deepest = self.root(scope)
+        pending = [deepest]
+        while pending:
+            node = pending.pop()
+            deepest = max(deepest, node, key=lambda each: each.end)
+            pending += [child for child in node.children if _continues(ids, child)]
+        return deepest
+
     def _deepest(self, prompt: Sequence[int], scope: str) -> _Step:
         tokens, root = memoryview(address.packed(prompt[:-1])), self.root(scope)
         deepest = _Step(root.key, 0, root)
@@ -205,7 +216,7 @@ class Bank:
         rest = prompt[node.end : -1]
         part = max(node.children, key=lambda child: _shared(rest, child.ids), default=None)
         tokens = 0 if part is None else _shared(rest, part.ids) - 1
-        if part is None or tokens < SHORTEST:
+        if part is None or not worth_keeping(tokens, node.end + tokens):
             return None, 0
         part.used = time.monotonic()
         return part, tokens
@@ -218,8 +229,8 @@ class Bank:
         shared = max(_shared(prompt[node.end :], child.ids) for child in node.children)
         return f"no checkpoint further on: prompts part at token {node.end + shared}, after the last one at {node.end}"
 
-    def add(self, parent: Node, ids: tuple[int, ...], state: ModelState, hidden: mx.array | None) -> Node:
-        """Keep what `state`, of one row that is reading, gained since `parent`; `ids` are the tokens of that.
+    def add(self, parent: Node, ids: tuple[int, ...], held: Stretch) -> Node:
+        """Keep what the caches of a row gained since `parent`; `ids` are the tokens of that.
 
         Gives the node, an older one where these tokens are here already.
         """
@@ -227,11 +238,6 @@ class Bank:
         if known is not None:
             return known
         start, end = parent.end, parent.end + len(ids)
-        held = Stretch(
-            [cache.cut(start, end) for cache in state.trunk],
-            [cache.cut(max(start - 1, 0), end - 1) for cache in state.head],
-            None if hidden is None else mx.contiguous(hidden),
-        )
         mx.eval(held.arrays())
         key = address.after(parent.key, address.packed(ids))
         node = Node(key, ids, end, parent, held)
@@ -330,23 +336,32 @@ def open_bank(config: EngineConfig, info: ModelInfo) -> Bank | None:
     return Bank(config.cache_bytes, disk)
 
 
-def checkpoints(prompt: Sequence[int], turn_ends: frozenset[int], begun: int) -> list[int]:
+def worth_keeping(tokens: int, end: int) -> bool:
+    """Whether a checkpoint `end` tokens into a conversation, so many behind the one before it, pays."""
+    return end >= SHORTEST and (tokens >= SHORTEST or tokens >= LEAST * end)
+
+
+def checkpoints(
+    prompt: Sequence[int], turn_ends: frozenset[int], begun: int, think_opens: int | None = None
+) -> list[int]:
     """Where a prompt is worth a checkpoint behind its first `begun` tokens, ascending.
 
     After the first turn (system text and tools), after the last turn (where the next request of a conversation still
-    says the same, whatever the template then does with this one's answer), and every INTERVAL tokens between; in a long
-    prompt every 2, 4, 8 ... INTERVAL, since each holds a recurrent state (150 MB for a 27B hybrid). Those of prompts of
-    any length lie on each other.
+    says the same, whatever the template then does with this one's answer), where the answer is opened (before its
+    thinking, which templates drop from later prompts), and every INTERVAL tokens between; in a long prompt every 2, 4,
+    8 ... INTERVAL, since each holds a recurrent state (150 MB for a 27B hybrid). Those of prompts of any length lie on
+    each other.
     """
     last = len(prompt) - 1
     interval = INTERVAL
     while last > MOST_INTERVALS * interval:
         interval *= 2
     ends = [place + 1 for place in range(last) if prompt[place] in turn_ends]
-    wanted = {*ends[:1], *ends[-1:], *range(interval, last, interval)}
+    opening = next((place for place in range(max([0, *ends]), last) if prompt[place] == think_opens), last)
+    wanted = {*ends[:1], *ends[-1:], opening, *range(interval, last, interval)}
     chosen: list[int] = []
     for place in sorted(wanted):
-        if place - (chosen[-1] if chosen else begun) >= SHORTEST:
+        if worth_keeping(place - (chosen[-1] if chosen else begun), place):
             chosen.append(place)
     return chosen
 

@@ -92,9 +92,9 @@ class KVCache:
     def arrays(self) -> list[mx.array]:
         return [*self.keys, *self.values]
 
-    def cut(self, start: int, end: int) -> Arrays:
-        """Copies of the slots from `start` to `end`, for `put`."""
-        return tuple(mx.contiguous(x[:, :, start:end]) for x in self.arrays())
+    def cut(self, start: int, end: int, row: int = 0) -> Arrays:
+        """Copies of the slots from `start` to `end` of one row, for `put`."""
+        return tuple(mx.contiguous(x[row : row + 1, :, start:end]) for x in self.arrays())
 
     def put(self, parts: Sequence[Arrays]) -> None:
         """Take what consecutive cuts hold, the first from slot 0, in place of what is here.

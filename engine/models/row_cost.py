@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from engine.caches.capacity import capacity
 from engine.caches.recurrent import RecurrentCache
-from engine.memory import RowCost
+from engine.memory import STATES, RowCost
 from engine.models.spec import SpecModel
 from engine.request import MAX_DEPTH
 
@@ -27,4 +27,4 @@ def row_cost(spec: SpecModel) -> RowCost:
         else:
             kv += size
     logits = (MAX_DEPTH + 1) * spec.vocab_size * 4 * LOGIT_COPIES
-    return RowCost(kv // capacity(2), 2 * recurrent + logits)  # a step holds the old state beside the new one
+    return RowCost(kv // capacity(2), STATES * recurrent + logits)

@@ -8,6 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import tiny_models
+from tiny_models import EOS
 
 from engine.caches.bank import INTERVAL, SHORTEST, Bank, checkpoints
 from engine.config import EngineConfig, Mode
@@ -20,17 +21,17 @@ from engine.selftest.states import difference
 
 GREEDY = Sampling(temperature=0.0)
 SEEDED = Sampling(temperature=0.8, top_k=20)
-EOS = 6137
+THINK = 6139
 LONG = "The fox saw a river and a bench, and Nora went to the forest to sing. " * 12
 
 
-def fresh(cache_bytes: int = 1 << 30) -> DirectEngine:
-    return DirectEngine(EngineConfig(cache_bytes=cache_bytes))
+def fresh(small: DirectEngine, cache_bytes: int = 1 << 30) -> DirectEngine:
+    return DirectEngine(EngineConfig(model=small.loaded.info.path, cache_bytes=cache_bytes))
 
 
 @pytest.fixture(scope="module")
-def warm() -> DirectEngine:
-    return fresh()
+def warm(small: DirectEngine) -> DirectEngine:
+    return fresh(small)
 
 
 def chat(engine: DirectEngine, *turns: str) -> tuple[int, ...]:
@@ -46,8 +47,10 @@ def read(engine: DirectEngine, prompt: Sequence[int], bank: Bank | None) -> Pref
     return prefill
 
 
-def test_a_second_turn_reads_only_what_is_new_and_says_what_a_cold_one_says(warm: DirectEngine) -> None:
-    cold = fresh(cache_bytes=0)
+def test_a_second_turn_reads_only_what_is_new_and_says_what_a_cold_one_says(
+    warm: DirectEngine, small: DirectEngine
+) -> None:
+    cold = fresh(small, cache_bytes=0)
     first = chat(warm, LONG + "What is 47 + 85?")
     warm.run([Request(first, GREEDY, max_tokens=20)])
     second = chat(warm, LONG + "What is 47 + 85?", "47 + 85 is 132.", "And 12 + 30?")
@@ -69,9 +72,9 @@ def test_acceptance_does_not_fall_after_a_warm_start(warm: DirectEngine) -> None
 @pytest.mark.parametrize("seed", range(4))
 def test_restored_caches_are_those_of_a_cold_read(warm: DirectEngine, seed: int) -> None:
     draw, bank = random.Random(seed), Bank(1 << 30)
-    stem = [draw.randrange(50, 5000) for _ in range(draw.randint(40, 200))]
+    stem = [draw.randrange(250) for _ in range(draw.randint(40, 200))]
     for _ in range(5):
-        tail = [draw.randrange(50, 5000) for _ in range(draw.randint(2, 150))]
+        tail = [draw.randrange(250) for _ in range(draw.randint(2, 150))]
         turns = [*stem, EOS, *tail[: len(tail) // 2], EOS, *tail[len(tail) // 2 :]]
         with_bank, without = read(warm, turns, bank), read(warm, turns, None)
         ours, theirs = with_bank.rows(), without.rows()
@@ -86,8 +89,8 @@ def test_restored_caches_are_those_of_a_cold_read(warm: DirectEngine, seed: int)
 
 def test_two_conversations_share_their_beginning_and_do_not_disturb_each_other(warm: DirectEngine) -> None:
     bank = Bank(1 << 30)
-    system = [*range(100, 300), EOS]
-    one, other = [*system, *range(1000, 1100), EOS, 7, 8], [*system, *range(2000, 2100), EOS, 7, 8]
+    system = [*range(200), EOS]
+    one, other = [*system, *range(50, 150), EOS, 7, 8], [*system, *range(150, 250), EOS, 7, 8]
     read(warm, one, bank)
     alone = bank.nbytes
     assert read(warm, other, bank).cached == len(system)
@@ -99,11 +102,11 @@ def test_two_conversations_share_their_beginning_and_do_not_disturb_each_other(w
 
 
 def test_the_budget_holds_and_the_beginning_outlives_the_ends(warm: DirectEngine) -> None:
-    system = [*range(100, 400), EOS]
+    system = [*range(250), *range(50), EOS]
     probe = Bank(1 << 30)
-    read(warm, [*system, *range(1000, 1100), EOS, 7, 8], probe)
+    read(warm, [*system, *range(100), EOS, 7, 8], probe)
     bank = Bank(2 * probe.nbytes)
-    for start in range(500, 4500, 200):
+    for start in range(0, 140, 7):
         read(warm, [*system, *range(start, start + 100), EOS, 7, 8], bank)
         assert bank.nbytes <= 2 * probe.nbytes
     assert bank.find([*system, 1, 2, 3]).node.end == len(system)
@@ -133,10 +136,13 @@ def test_checkpoints_are_at_turns_and_intervals_and_never_close_together() -> No
     prompt = [5] * 6000
     for place in (300, 310, 4000, 5900):
         prompt[place] = EOS
-    assert checkpoints(prompt, frozenset({EOS}), 0) == [301, INTERVAL, 2 * INTERVAL, 5901]
-    assert checkpoints(prompt, frozenset({EOS}), 301) == [INTERVAL, 2 * INTERVAL, 5901]
-    assert checkpoints([5] * 200_001, frozenset(), 0) == list(range(8 * INTERVAL, 200_000, 8 * INTERVAL))
-    assert checkpoints([5] * (SHORTEST - 2) + [EOS, 5, 5], frozenset({EOS}), 0) == []
+    assert checkpoints(prompt, frozenset({EOS}), 0) == [301, INTERVAL, 2 * INTERVAL, 5901, 5999]
+    assert checkpoints(prompt, frozenset({EOS}), 301) == [INTERVAL, 2 * INTERVAL, 5901, 5999]
+    assert checkpoints([5] * 200_001, frozenset(), 0) == [*range(8 * INTERVAL, 200_000, 8 * INTERVAL), 200_000]
+    assert checkpoints([5] * (SHORTEST - 3) + [EOS, 5, 5], frozenset({EOS}), 0) == []
+    turn = [5] * 60 + [EOS, 5, 5, 5, 5, THINK, 5]
+    assert checkpoints(turn, frozenset({EOS}), 0, THINK) == [61, 65], "before the thinking, which the next turn drops"
+    assert checkpoints([5] * 900 + turn, frozenset({EOS}), 0, THINK) == [961], "four tokens are less than they cost"
 
 
 @pytest.mark.parametrize("mode", ["mtp", "ar"])
@@ -176,10 +182,10 @@ def test_caches_cut_at_any_token_are_those_of_a_cold_read(tmp_path: Path) -> Non
             assert float(mx.abs(a[:, :, :rows] - b[:, :, :rows]).max()) < 1e-4
 
 
-def test_batches_of_warm_and_cold_rows_say_what_they_say_alone(warm: DirectEngine) -> None:
+def test_batches_of_warm_and_cold_rows_say_what_they_say_alone(warm: DirectEngine, small: DirectEngine) -> None:
     prompts = [chat(warm, LONG[: 200 * n] + "What is 3 + 4?") for n in (1, 2, 3)] * 2
     requests = [Request(p, SEEDED, max_tokens=24, seed=n, depth=n % 4) for n, p in enumerate(prompts)]
     together = warm.run(requests)
-    cold = fresh(cache_bytes=0)
+    cold = fresh(small, cache_bytes=0)
     alone = [cold.run([replace(request, id=f"a{n}")])[0] for n, request in enumerate(requests)]
     assert [answer.ids for answer in together] == [answer.ids for answer in alone]

@@ -11,7 +11,7 @@ from engine.caches.capacity import capacity
 from engine.catalog import GIB, advised, catalog, rules
 from engine.fits import CONTEXT, fit, fit_by_peak
 from engine.hub import is_repository
-from engine.memory import MemoryPlan, RowCost
+from engine.memory import STATES, MemoryPlan, RowCost
 from mtplx_tui.models_page.shelf import shelf
 
 CHIPS = [None, "m1", "m2", "m3", "m4", "m5", "intel"]
@@ -76,7 +76,7 @@ def test_what_fits_is_what_the_engine_would_take(weights: int, context: int, mon
     if weights + 2 * capacity(1) * TOKEN > 0.9 * 10**9:
         assert room.verdict == "no"
         return
-    plan = MemoryPlan(10**9, weights, RowCost(TOKEN, 2 * RECURRENT), LONGEST)
+    plan = MemoryPlan(10**9, weights, RowCost(TOKEN, STATES * RECURRENT), LONGEST)
     assert room.longest == plan.most_tokens
     assert room.verdict == ("yes" if plan.most_tokens >= context else "tight")
     assert room.needed is not None

@@ -21,8 +21,10 @@ from engine.scheduler import (
 class Waiting:
     """As much of a row as the scheduler looks at, with its prompt and its answer as numbers of tokens."""
 
-    def __init__(self, name: str, prompt: int = 1, answer: int = 1, priority: str = "interactive") -> None:
-        self.request = type("R", (), {"id": name, "priority": priority})
+    def __init__(
+        self, name: str, prompt: int = 1, answer: int = 1, priority: str = "interactive", scope: str = ""
+    ) -> None:
+        self.request = type("R", (), {"id": name, "priority": priority, "cache_scope": scope})
         self.finished: str | None = None
         self.left = prompt
         self.answer = answer
@@ -73,6 +75,16 @@ class Desk:
         row.finished = reason
         self.held.pop(row, None)
         self.ended.append(row)
+
+
+def test_a_caller_that_sends_many_does_not_keep_another_one_waiting() -> None:
+    desk = Desk(2)
+    many = [desk.add(f"m{number}", scope="many") for number in range(6)]
+    one = desk.add("one", scope="one")
+    for _ in range(20):
+        desk.turn()
+    assert desk.begun[:2] == [many[0], one]
+    assert desk.begun[2:] == many[1:], "and its own go on in the order in which they came"
 
 
 def test_first_come_first_served_up_to_the_limit() -> None:
