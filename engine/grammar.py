@@ -37,7 +37,7 @@ _NAMES: dict[GrammarKind, str] = {
     "lark": "Lark grammar",
 }
 _ERROR_SHOWN = 400  # characters
-_KEPT = 8  # compiled grammars
+_KEPT = 32  # compiled grammars: those of requests between being read and being submitted must all be among them
 _TAG_BREAKS = 2  # behind `</think>`
 
 

@@ -11,6 +11,8 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from server import admin_ask, admin_cache, admin_events, admin_requests, admin_settings
+from server.api.admin import Server
+from server.api.document import documented
 from server.backend import Backend
 from server.facts import ServerFacts, loaded
 
@@ -24,11 +26,11 @@ def routes(backend: Backend) -> APIRouter:
     """GET /metrics, GET /v1/mtplx/server, and the routes for requests, events, settings and the cache."""
     router = APIRouter()
 
-    @router.get("/metrics")
+    @router.get("/metrics", **documented("Figures for Prometheus", text="text/plain"))
     async def metrics() -> Response:
         return Response(backend.telemetry.metrics.text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    @router.get("/v1/mtplx/server")
+    @router.get("/v1/mtplx/server", **documented("Facts of the server", Server))
     async def server() -> Response:
         facts, engine = backend.facts, backend.engine
         body = {

@@ -18,6 +18,9 @@ from engine.chat import ChatFormat
 from engine.events import FinishEvent, Span
 from engine.request import MAX_TOP_LOGPROBS, Request
 from engine.text import TextStream
+from server.api.admin import Started
+from server.api.document import documented
+from server.api.inputs import CHAT_MESSAGES, SAMPLING
 from server.ask import Ask, requests_of
 from server.backend import Backend
 from server.chat_tools import ToolFields, tools_of
@@ -54,7 +57,18 @@ def routes(backend: Backend) -> APIRouter:
     journal, generations = backend.telemetry.journal, backend.generations
     running: set[asyncio.Task[None]] = set()
 
-    @router.post("/ask")
+    @router.post(
+        "/ask",
+        **documented(
+            "Ask a question whose answer the events tell",
+            Started,
+            status=202,
+            errors=(404, 409, 429),
+            body=AskFields,
+            fields={"messages": CHAT_MESSAGES, **SAMPLING},
+            example={"id": "a-question", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8},
+        ),
+    )
     async def ask(request: HttpRequest) -> Response:
         planned, ignored = await asyncio.to_thread(_plan, backend, await request.body())
         if journal.find(planned.id) is not None:
@@ -66,7 +80,10 @@ def routes(backend: Backend) -> APIRouter:
         task.add_done_callback(running.discard)
         return Response(to_json({"id": planned.id}), 202, ignored_header(ignored), "application/json")
 
-    @router.get("/requests/{request_id}/answer")
+    @router.get(
+        "/requests/{request_id}/answer",
+        **documented("What a request has been answered so far", AnswerFacts, errors=(400, 404, 410)),
+    )
     async def answer(request_id: str) -> Response:
         entry = _own(journal, request_id)
         facts = await asyncio.to_thread(_facts, entry, backend.engine.chat)

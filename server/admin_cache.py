@@ -10,6 +10,8 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from engine.caches.blobs import Blobs
+from server.api.admin import Cache
+from server.api.document import documented
 from server.backend import Backend
 
 
@@ -17,11 +19,11 @@ def routes(backend: Backend) -> APIRouter:
     """GET tells, DELETE forgets everything, in memory and on disk."""
     router = APIRouter(prefix="/v1/mtplx")
 
-    @router.get("/cache")
+    @router.get("/cache", **documented("What is kept of earlier prompts", Cache))
     async def cache() -> Response:
         return await _answer(backend, 200)
 
-    @router.delete("/cache")
+    @router.delete("/cache", **documented("Forget it; the answer is what there was", Cache, status=202))
     async def clear() -> Response:
         answer = await _answer(backend, 202)  # what there was: it goes when the engine comes to it
         backend.engine.clear_cache()

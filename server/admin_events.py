@@ -9,6 +9,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from engine.events import FinishEvent, PrefillEvent, StepEvent, TokenEvent
+from server.api import streams
+from server.api.document import documented
 from server.backend import Backend
 from server.event_json import Frame, UnreadableError, encode
 from server.facts import Hello, Lost, loaded
@@ -20,7 +22,7 @@ def routes(backend: Backend) -> APIRouter:
     """The stream: a Hello, then every event of every request, with a Lost where the reader was too slow for some."""
     router = APIRouter(prefix="/v1/mtplx")
 
-    @router.get("/events")
+    @router.get("/events", **documented("What the engine tells", events=streams.frame(streams.EngineFrame)))
     async def events() -> Response:
         return Events(backend)
 

@@ -5,11 +5,7 @@ alone, and so is ending it.
 """
 
 import asyncio
-import base64
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from fastapi import APIRouter
 from pydantic_core import to_json
@@ -17,18 +13,17 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.chat import ChatFormat
-from engine.errors import EngineError
-from engine.handle import EngineHandle
+from server.api.admin import RequestDetail, Requests
+from server.api.document import documented
+from server.api.inputs import COUNT
 from server.backend import Backend
 from server.errors import ApiError, invalid
+from server.facts import RequestFacts
 from server.journal import Entry, Journal
 from server.keys import CALLER
+from server.request_detail import chat_of, detail, figures
 
-_NOT_ASKED = ("prompt", "id", "source", "cache_scope")  # what is told elsewhere, or is no client's choice
-_ELSEWHERE = "The request did not come through this server, which has seen its events only."
 _FOREIGN = "The request came with another key."
-_FORGOTTEN = "The request ended too long ago; its tokens are not kept any more."
 
 
 def routes(backend: Backend) -> APIRouter:
@@ -36,23 +31,31 @@ def routes(backend: Backend) -> APIRouter:
     router = APIRouter(prefix="/v1/mtplx/requests")
     journal, engine = backend.telemetry.journal, backend.engine
 
-    @router.get("")
+    @router.get("", **documented("Requests, the oldest first", Requests, errors=(400,), query={"limit": COUNT}))
     async def requests(request: Request) -> Response:
         most = _number(request.query_params, "limit")
         facts = journal.facts()
         shown = facts if most is None else facts[max(len(facts) - most, 0) :]
         return Response(to_json({"requests": shown}), media_type="application/json")
 
-    @router.get("/{request_id}")
+    @router.get(
+        "/{request_id}",
+        **documented(
+            "A request, token by token",
+            RequestDetail,
+            errors=(400, 404),
+            query=dict.fromkeys(("prompt_start", "prompt_count", "answer_start", "answer_count"), COUNT),
+        ),
+    )
     async def one(request_id: str, request: Request) -> Response:
         entry = _known(journal, request_id)
         if entry.hidden_from(CALLER.get()):
-            return Response(to_json(_figures(entry, _FOREIGN)), media_type="application/json")
+            return Response(to_json(figures(entry, _FOREIGN)), media_type="application/json")
         windows = [_window(request.query_params, part) for part in ("prompt", "answer")]
-        body = await asyncio.to_thread(_detail, entry, _chat(engine), *windows)  # prompts may be long
+        body = await asyncio.to_thread(lambda: to_json(detail(entry, chat_of(engine), *windows)))  # may be long
         return Response(body, media_type="application/json")
 
-    @router.post("/{request_id}/cancel")
+    @router.post("/{request_id}/cancel", **documented("End a request", RequestFacts, errors=(400, 404, 415)))
     async def cancel(request_id: str) -> Response:
         entry = _known(journal, request_id)
         if entry.hidden_from(CALLER.get()):
@@ -89,63 +92,3 @@ def _window(query: QueryParams, part: str) -> slice:
     """Which tokens of the prompt or the answer are asked for: all, unless `_start` and `_count` say otherwise."""
     start, count = _number(query, f"{part}_start") or 0, _number(query, f"{part}_count")
     return slice(start, None if count is None else start + count)
-
-
-def _chat(engine: EngineHandle) -> ChatFormat | None:
-    """The tokenizer; None where the engine has failed, and so can not tell what tokens mean."""
-    try:
-        return engine.chat
-    except EngineError:
-        return None
-
-
-def _figures(entry: Entry, why: str) -> dict[str, Any]:
-    """One request without what was said in it, and why that is missing."""
-    facts = entry.facts(time.monotonic())
-    return {
-        **asdict(facts),
-        "asked": None,
-        "cache": {"prompt_tokens": facts.prompt_tokens, "cached_tokens": facts.cached_tokens, "why": facts.miss},
-        "prompt": _none(why),
-        "answer": _none(why),
-    }
-
-
-def _detail(entry: Entry, chat: ChatFormat | None, prompt: slice, answer: slice) -> bytes:
-    sent, made = entry.prompt, entry.answer  # read once: the engine's thread may forget them meanwhile
-    body = _figures(entry, _ELSEWHERE if entry.asked is None else _FORGOTTEN)
-    if entry.asked is not None:
-        asked = {name: value for name, value in asdict(entry.asked).items() if name not in _NOT_ASKED}
-        seed = entry.asked.seed if entry.queued is None else entry.queued.seed
-        body["asked"] = asked | {"seed": seed}
-    if sent is not None:
-        body["prompt"] = _tokens(sent, prompt, chat)
-        for place, token in enumerate(body["prompt"]["tokens"], body["prompt"]["start"]):
-            token["cached"] = place < entry.cached
-    if made is not None:
-        body["answer"] = _tokens(made, answer, chat)
-    return to_json(body)
-
-
-def _tokens(ids: Sequence[int], window: slice, chat: ChatFormat | None) -> dict[str, Any]:
-    """The tokens in a window of `ids`."""
-    start = min(window.start, len(ids))
-    return {"total": len(ids), "start": start, "tokens": list(_told(ids[window], chat)), "why": None}
-
-
-def _none(why: str) -> dict[str, Any]:
-    """No tokens, and the reason."""
-    return {"total": None, "start": None, "tokens": None, "why": why}
-
-
-def _told(ids: Sequence[int], chat: ChatFormat | None) -> Iterator[dict[str, Any]]:
-    """Each token with its text; with its bytes as well, in base64, where these alone are no text."""
-    special = frozenset[int]() if chat is None else chat.special_ids
-    for token in ids:
-        told: dict[str, Any] = {"id": token, "text": None, "special": token in special}
-        if chat is not None:
-            raw = chat.token_bytes(token)
-            told["text"] = raw.decode("utf-8", "replace")
-            if told["text"].encode() != raw:
-                told["bytes"] = base64.urlsafe_b64encode(raw).decode()
-        yield told

@@ -1,12 +1,12 @@
 """A row's events as pieces of an answer: for a stream piece by piece, or gathered until the row has finished."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
 from engine.chat import ChatFormat
-from engine.events import FinishEvent, Span, TokenEvent, TokenLogprob, Usage
+from engine.events import FinishEvent, Span, SpanKind, TokenEvent, TokenLogprob, Usage
 from engine.handle import EngineHandle
 from server.generation import Batch, Generation, failure
 from server.pieces import CallArguments, CallBegin, CallEnd, Piece, Reasoning, Text
@@ -31,14 +31,15 @@ class Answer:
 
     def take(self, events: Iterable[TokenEvent | FinishEvent]) -> list[Piece]:
         """What these events add, neighbours of a kind joined."""
-        pieces: list[Piece] = []
+        spans: list[Span] = []
         for event in events:
             if isinstance(event, FinishEvent):
                 self.finish = event
-                pieces += self._reader.stop() if event.reason == "stop" else self._reader.cut_off()
                 break
-            for span in event.spans:
-                pieces += self._span(span)
+            spans += event.spans
+        pieces = [piece for span in _runs(spans) for piece in self._span(span)]
+        if self.finish is not None:
+            pieces += self._reader.stop() if self.finish.reason == "stop" else self._reader.cut_off()
         return joined(pieces)
 
     @property
@@ -63,6 +64,25 @@ class Answer:
         if span.kind == "reasoning":
             return [*closed, *reader.stop(), Reasoning(span.text)]
         return closed + reader.feed(span.text)
+
+
+def _runs(spans: Sequence[Span]) -> Iterable[Span]:
+    """The same spans with neighbours of a kind made one: what follows costs as much for a letter as for a line."""
+    for (kind, _), run in groupby(spans, key=_opening()):
+        first, *more = run
+        yield Span(kind, "".join([first.text, *(span.text for span in more)]), first.opens) if more else first
+
+
+def _opening() -> Callable[[Span], tuple[SpanKind, int]]:
+    """A key for spans in order, that changes with their kind and at each that opens something."""
+    opened = 0
+
+    def key(span: Span) -> tuple[SpanKind, int]:
+        nonlocal opened
+        opened += span.opens
+        return span.kind, opened
+
+    return key
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:

@@ -18,7 +18,6 @@ from server.jsonbody import Fields, Whole, check, parse
 from server.models import require_named, served
 from server.response_format import JsonSchema, ResponseFormat, grammar
 from server.schemas import require_shallow
-from server.system_turns import in_place
 from server.tools import Tools
 
 
@@ -93,7 +92,7 @@ def plan_message(backend: Backend, raw: bytes, message_id: str, source: str) -> 
         model=model.name,
         request=request,
         tools=ask.tools,
-        max_tokens=fields.max_tokens,
+        max_tokens=fields.max_tokens or backend.settings.value.max_tokens,
         stream=bool(fields.stream),
         hidden=fields.thinking is not None and fields.thinking.display == "omitted",
         ignored=ignored,
@@ -122,7 +121,7 @@ def _read(backend: Backend, model: ModelInfo, raw: bytes) -> tuple[MessagesField
         raise invalid("mcp_servers", "this server calls no MCP servers; leave it out, or let the client call them")
     tools, ignored = tools_of(fields.tools or (), fields.tool_choice)
     ask = Ask(
-        turns=in_place(from_messages(fields.messages, fields.system), backend.engine.chat),
+        turns=from_messages(fields.messages, fields.system),
         sampling=fields.sampling(model.sampling, model.vocab_size),
         tools=tools,
         # As in Anthropic's API: who does not ask for thinking takes an answer's first block for its text.

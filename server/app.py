@@ -1,6 +1,12 @@
 """The ASGI application: guards in front, then one router a subject."""
 
+import asyncio
+from functools import cache
+from importlib.metadata import version
+
 from fastapi import FastAPI
+from pydantic_core import to_json
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server import (
@@ -15,6 +21,7 @@ from server import (
     retrieval,
 )
 from server.access import Access
+from server.api.document import document
 from server.backend import Backend
 from server.keys import Keys
 from server.security import LOOPBACK_NAMES, Guard
@@ -35,7 +42,7 @@ class TidyPath:
 def create_app(backend: Backend, hosts: frozenset[str] = LOOPBACK_NAMES, keys: Keys | None = None) -> FastAPI:
     """All endpoints over a backend, for requests to one of `hosts` with one of `keys`."""
     # FastAPI's documentation pages load scripts from other sites, so they are off.
-    app = FastAPI(title="mtplx-tui", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(version=version("mtplx-tui"), docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     errors.install(app)
     app.include_router(health.routes(backend))
     app.include_router(models.routes(backend))
@@ -45,6 +52,12 @@ def create_app(backend: Backend, hosts: frozenset[str] = LOOPBACK_NAMES, keys: K
     app.include_router(openai_responses.routes(backend))
     app.include_router(retrieval.routes(backend))
     app.include_router(admin.routes(backend))
+    document_once = cache(lambda: to_json(document(app)))
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return Response(await asyncio.to_thread(document_once), media_type="application/json")
+
     app.add_middleware(TidyPath)
     app.add_middleware(Guard, limits=backend.limits, hosts=hosts, keys=keys)
     app.add_middleware(Access, metrics=backend.telemetry.metrics)

@@ -22,8 +22,10 @@ class Ask:
 
     Attributes:
         turns: the conversation, as `server.conversation` has it. tools: what may be called.
-        max_tokens: most that the answer may have; None means what the context leaves. More than that is cut to it.
+        max_tokens: most that the answer may have; None means what the settings say, or what the context leaves. More
+            than that is cut to it.
         seed: any integer. logprobs: None for none, else how many alternatives beside each token.
+        options: of the chat template, beside its switch for thinking.
         answer: what the text of the answer must look like; None leaves it free.
         n: answers wanted. source: who asks, for the screens.
     """
@@ -32,6 +34,7 @@ class Ask:
     sampling: Sampling
     tools: Tools = field(default_factory=Tools)
     thinking: bool = True
+    options: Mapping[str, bool | str] = field(default_factory=dict)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
@@ -50,7 +53,9 @@ def prompt_of(backend: Backend, model: ModelInfo, ask: Ask) -> tuple[int, ...]:
     """
     shown = [tool.shown for tool in ask.tools.offered]
     _refuse_endless([*ask.turns, *shown], model.context, backend.limits)
-    prompt = backend.engine.chat.render(ask.turns, thinking=ask.thinking, tools=shown or None)
+    prompt = backend.engine.chat.render(
+        ask.turns, thinking=ask.thinking, tools=shown or None, options=dict(ask.options)
+    )
     if len(prompt) >= model.context:
         raise context_overflow(model.context, len(prompt))
     return prompt
@@ -63,10 +68,11 @@ def requests_of(backend: Backend, model: ModelInfo, ask: Ask, request_id: str) -
             "tools", "this model can not call tools; leave them out, or send a tool_choice that forbids calls"
         )
     prompt = prompt_of(backend, model, ask)
+    wanted = backend.settings.value.max_tokens if ask.max_tokens is None else ask.max_tokens
     first = Request(
         prompt=prompt,
         sampling=ask.sampling,
-        max_tokens=None if ask.max_tokens is None else min(ask.max_tokens, model.context - len(prompt)),
+        max_tokens=None if wanted is None else min(wanted, model.context - len(prompt)),
         stop=ask.stop,
         seed=None if ask.seed is None else ask.seed % SEED_MODULUS,
         ignore_eos=ask.ignore_eos,

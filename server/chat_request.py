@@ -16,6 +16,7 @@ from server.fields import SamplingFields
 from server.jsonbody import Fields, Whole, check, parse
 from server.models import require_named, served
 from server.response_format import ResponseFormat, grammar
+from server.template_options import template_options
 from server.tools import Tools
 
 
@@ -77,11 +78,13 @@ def plan_chat(backend: Backend, raw: bytes, completion_id: str, source: str) -> 
     fields = check(ChatFields, data)
     require_named(fields.model, model, backend.settings.value)
     _refuse_sound(fields)
+    thinking, options = template_options(fields.chat_template_kwargs, fields.reasoning_effort, backend.engine.chat)
     ask = Ask(
         turns=from_chat(fields.messages),
         sampling=fields.sampling(model.sampling, model.vocab_size),
         tools=tools_of(data),
-        thinking=_thinking(fields),
+        thinking=thinking,
+        options=options,
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
         stop=fields.stops(),
         seed=fields.seed,
@@ -106,21 +109,6 @@ def _refuse_sound(fields: ChatFields) -> None:
     # Answering with text all the same would be a silent fallback.
     if fields.audio is not None or any(modality != "text" for modality in fields.modalities or ()):
         raise invalid("audio" if fields.audio is not None else "modalities", "this model writes text only")
-
-
-def _thinking(fields: ChatFields) -> bool:
-    """Whether the model may think first. The template's own switch outranks reasoning_effort."""
-    kwargs = fields.chat_template_kwargs or {}
-    # An allow-list: a template is code, and names such as `messages` or `chat_template` would replace its input.
-    unknown = next((name for name in kwargs if name != "enable_thinking"), None)
-    if unknown is not None:
-        raise invalid(f"chat_template_kwargs.{unknown[:40]}", "only enable_thinking can be set")
-    switch = kwargs.get("enable_thinking")
-    if switch is None:
-        return fields.reasoning_effort != "none"
-    if not isinstance(switch, bool):
-        raise invalid("chat_template_kwargs.enable_thinking", "must be true or false")
-    return switch
 
 
 def _logprobs(fields: ChatFields) -> int | None:

@@ -5,13 +5,13 @@ OpenAI's is `{"error": {"message", "type", "param", "code"}}`, Anthropic's
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import Scope
 
 from engine.errors import (
@@ -23,6 +23,9 @@ from engine.errors import (
     QueueFullError,
 )
 from server.logs import log, shown
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI  # what only tells a settings file's faults does not pay for it
 
 _TYPES = {
     401: "authentication_error",
@@ -151,7 +154,18 @@ def from_engine(error: EngineError) -> ApiError:
     return ApiError(500, str(error), code="engine_error")
 
 
-def install(app: FastAPI) -> None:
+def allowed(app: "FastAPI", path: str) -> str:
+    """The methods that a path takes, of all its routes; Starlette's own Allow header has those of the first one."""
+    from fastapi.routing import iter_route_contexts
+
+    methods: set[str] = set()
+    for route in iter_route_contexts(app.routes):
+        if route.path is not None and compile_path(route.path)[0].match(path):
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
+
+
+def install(app: "FastAPI") -> None:
     """Let every error of `app`, its own and the framework's, leave in the envelope."""
 
     async def api_error(request: Request, error: Exception) -> Response:
@@ -168,10 +182,11 @@ def install(app: FastAPI) -> None:
         message = str(error.detail)
         if error.status_code == 404:
             message = f"There is no {where} here. This server answers {_ROUTES}."
+        headers = dict(error.headers or {})
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "other methods")
-            message = f"There is no {where} here; that path takes {allowed}."
-        return ApiError(error.status_code, message, headers=error.headers).response(request.scope)
+            headers["Allow"] = allowed(app, request.scope["path"])
+            message = f"There is no {where} here; that path takes {headers['Allow']}."
+        return ApiError(error.status_code, message, headers=headers).response(request.scope)
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # nobody reads it

@@ -8,6 +8,9 @@ from starlette.responses import Response
 
 from engine.errors import EngineError
 from engine.handle import EngineHandle, ModelInfo
+from server.api.admin import Health, Readiness, Root
+from server.api.document import documented
+from server.api.errors import AnyError
 from server.errors import ApiError
 from server.limits import Limits
 
@@ -63,19 +66,25 @@ def routes(backend: "Backend") -> APIRouter:
             return "stalled" if stalled(engine, limits) else "ok"
         return engine.state
 
-    @router.api_route("/health", methods=["GET", "HEAD"])
+    @router.api_route(
+        "/health", methods=["GET", "HEAD"], **documented("Is it worth keeping", Health, others={503: Health | AnyError})
+    )
     async def health() -> Response:
         now = state()
         body = {"status": now, "heartbeat_age_s": round(engine.heartbeat_age(), 3)}
         return Response(to_json(body), 200 if now in ("ok", "loading") else 503, media_type="application/json")
 
-    @router.api_route("/ready", methods=["GET", "HEAD"])
+    @router.api_route(
+        "/ready",
+        methods=["GET", "HEAD"],
+        **documented("Does it take requests now", Readiness, others={503: Readiness | AnyError}),
+    )
     async def ready() -> Response:
         now = "closing" if backend.generations.closing else state()
         headers = {"retry-after": LOADING_RETRY_S} if now == "loading" else None
         return Response(to_json({"status": now}), 200 if now == "ok" else 503, headers, "application/json")
 
-    @router.api_route("/", methods=["GET", "HEAD"])
+    @router.api_route("/", methods=["GET", "HEAD"], **documented("What is here", Root))
     async def root() -> Response:
         return Response(to_json({"name": "mtplx-tui", "api": "/v1"}), 200, media_type="application/json")
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.events import Event, FinishEvent, PrefillEvent, QueuedEvent, StepEvent, TokenEvent
+from engine.events import Event, FinishEvent, PrefillEvent, QueuedEvent, ReadyEvent, StepEvent, TokenEvent
 from engine.request import Request
 from server.facts import Phase, RequestFacts
 from server.keys import NOBODY, Caller
@@ -32,8 +32,10 @@ class Entry:
         caller: whose it is.
         prompt, answer: token ids; None where they are not known, or not kept any more.
         read: the last word on how far its prompt is read, without log-probabilities.
-        first_at, last_at: when tokens of it came, by `time.monotonic()`.
+        reads: how many of these there were.
+        first_at, last_at, before_at: when tokens of it came, by `time.monotonic()`: at first, at last, and before that.
         told: how many tokens it has and when the last came, as one value: both are of one moment for every thread.
+        outlived: whether another model has taken the place of the one that it was for, and so its tokens mean nothing.
     """
 
     id: str
@@ -44,8 +46,10 @@ class Entry:
     answer: "array[int] | None" = field(default_factory=lambda: array("I"))
     queued: QueuedEvent | None = None
     read: PrefillEvent | None = None
+    reads: int = 0
     first_at: float | None = None
     last_at: float | None = None
+    before_at: float | None = None
     first_tokens: int = 0
     made: int = 0
     told: tuple[int, float | None] = (0, None)
@@ -55,6 +59,7 @@ class Entry:
     judged: int = 0
     accepted: int = 0
     finish: FinishEvent | None = None
+    outlived: bool = False
 
     @property
     def reached(self) -> Phase:
@@ -91,10 +96,11 @@ class Entry:
                 self.made += len(event.ids)
                 if self.first_at is None:
                     self.first_at, self.first_tokens = event.at, self.made
-                self.last_at = event.at
+                self.before_at, self.last_at = self.last_at, event.at
                 self.told = (self.made, event.at)
             case PrefillEvent():
                 self.read = replace(event, logprobs=())
+                self.reads += 1
                 self.context = event.done
             case QueuedEvent():
                 self.queued, self.begun_at = event, event.at
@@ -145,6 +151,7 @@ class Journal:
         self._entries: dict[str, Entry] = {}
         self._ended: deque[Entry] = deque()
         self._lock = threading.Lock()  # which entries there are; held for a moment
+        self._model: str | None = None
 
     def submitted(self, requests: Sequence[Request], caller: Caller = NOBODY) -> None:
         """The engine has taken in the rows of one request of this server's; it may have told of them already."""
@@ -155,20 +162,18 @@ class Journal:
             entry.caller = caller
             entry.asked = replace(request, prompt=())
 
-    def entry_for(self, event: Event) -> Entry | None:
-        """The entry that an event belongs to, made where there was none; None for events of the whole engine."""
+    def hear(self, event: Event) -> None:
+        """Add what the engine tells; called with every event of it, on its thread."""
+        if isinstance(event, ReadyEvent):
+            self._loaded(event.model)
         request_id = getattr(event, "request_id", None)
         if request_id is None:
-            return None
+            return
         entry = self._entry(request_id)
         if entry.finish is not None and isinstance(event, QueuedEvent):  # an id that was used before
             entry = Entry(request_id, event.at)
             with self._lock:
                 self._entries[request_id] = entry
-        return entry
-
-    def take(self, entry: Entry, event: Event) -> None:
-        """Add what an event tells to its entry."""
         entry.take(event)
         if isinstance(event, FinishEvent):
             self._end(entry)
@@ -192,6 +197,13 @@ class Journal:
             waiting += waits
             told.append(entry.facts(now, waiting if waits else None))
         return tuple(told)
+
+    def _loaded(self, model: str) -> None:
+        """A model is there; where it is another one, tokens of the one before can not be told by its tokenizer."""
+        before, self._model = self._model, model
+        if before not in (None, model):
+            for entry in self.entries():
+                entry.prompt, entry.answer, entry.outlived = None, None, True
 
     def _entry(self, request_id: str) -> Entry:
         entry = self._entries.get(request_id)

@@ -101,13 +101,13 @@ class Metrics(Collector):
             self._unknown.add(_bounded(self._unknown, name))
 
     def hear(self, event: Event, entry: Entry | None) -> None:
-        """Count an event; `entry` is its request before the event."""
+        """Count an event; `entry` is its request, which has heard it already."""
         match event:
             case StepEvent():
                 self._step(event)
             case TokenEvent() if event.ids and entry is not None:
                 self._tokens(event, entry)
-            case PrefillEvent() if entry is not None and entry.read is None:
+            case PrefillEvent() if entry is not None and entry.reads == 1:
                 self._begin(event)
             case FinishEvent() if entry is not None:
                 self._finish(event, entry)
@@ -127,8 +127,8 @@ class Metrics(Collector):
 
     def _tokens(self, event: TokenEvent, entry: Entry) -> None:
         self._made.add(by=len(event.ids))
-        if entry.last_at is not None:
-            self._between.observe((event.at - entry.last_at) / len(event.ids), len(event.ids))
+        if entry.before_at is not None:
+            self._between.observe((event.at - entry.before_at) / len(event.ids), len(event.ids))
         elif entry.queued is not None:
             self._first.observe(event.at - entry.queued.at)
 

@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from engine.handle import ModelInfo
 from engine.retrieval.card import Card
+from server.api.document import documented
+from server.api.openai import Model, Models
 from server.backend import Backend
 from server.errors import ApiError
 from server.health import require_ready
@@ -44,7 +46,7 @@ def routes(backend: Backend) -> APIRouter:
     router = APIRouter()
     since = int(time.time())
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", **documented("List the models", Models, errors=(503,)))
     @router.get("/models", include_in_schema=False)
     async def models() -> Response:
         model = require_ready(backend.engine)
@@ -62,7 +64,7 @@ def routes(backend: Backend) -> APIRouter:
         }
         return Response(to_json(body), media_type="application/json")
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", **documented("Describe a model", Model, errors=(404, 503)))
     @router.get("/models/{name:path}", include_in_schema=False)
     async def one(name: str) -> Response:
         model = require_ready(backend.engine)

@@ -14,8 +14,12 @@ from starlette.responses import Response
 from engine.events import TokenLogprob
 from engine.handle import EngineHandle
 from server.answer import Answer, Whole, by_row, gather, logprobs_of
+from server.api import streams
+from server.api.document import documented
+from server.api.inputs import CHAT_MESSAGES, FUNCTION_CALL, NULL, SAMPLING, TEMPLATE_OPTIONS, TOOL_CHOICE
+from server.api.openai import ChatCompletion
 from server.backend import Backend
-from server.chat_request import ChatPlan, plan_chat
+from server.chat_request import ChatFields, ChatPlan, plan_chat
 from server.errors import ApiError
 from server.generation import Batch, failure
 from server.headers import ignored_header, source
@@ -29,7 +33,25 @@ def routes(backend: Backend) -> APIRouter:
     router = APIRouter()
     engine, generations = backend.engine, backend.generations
 
-    @router.post("/v1/chat/completions")
+    @router.post(
+        "/v1/chat/completions",
+        **documented(
+            "Answer a conversation",
+            ChatCompletion,
+            errors=(404, 429),
+            body=ChatFields,
+            fields={
+                "messages": CHAT_MESSAGES,
+                **SAMPLING,
+                "tool_choice": TOOL_CHOICE,
+                "function_call": FUNCTION_CALL,
+                "chat_template_kwargs": TEMPLATE_OPTIONS,
+                "audio": NULL,
+            },
+            example={"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 8},
+            events=streams.frame(streams.Chat, "[DONE]"),
+        ),
+    )
     @router.post("/chat/completions", include_in_schema=False)
     async def chat(request: Request) -> Response:
         raw = await request.body()

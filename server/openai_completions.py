@@ -14,8 +14,12 @@ from starlette.responses import Response
 from engine.events import TokenLogprob
 from engine.handle import EngineHandle
 from server.answer import Answer, Whole, by_row, gather, logprobs_of
+from server.api import streams
+from server.api.document import documented
+from server.api.inputs import SAMPLING, TEXTS_OR_IDS
+from server.api.openai import TextCompletion
 from server.backend import Backend
-from server.completion_request import CompletionPlan, plan_completion
+from server.completion_request import CompletionFields, CompletionPlan, plan_completion
 from server.completion_shapes import LegacyLogprobs, choice, joined, usage
 from server.errors import ApiError
 from server.generation import Batch, Generation, failure
@@ -30,7 +34,18 @@ def routes(backend: Backend) -> APIRouter:
     router = APIRouter()
     engine, generations = backend.engine, backend.generations
 
-    @router.post("/v1/completions")
+    @router.post(
+        "/v1/completions",
+        **documented(
+            "Continue a text",
+            TextCompletion,
+            errors=(404, 429),
+            body=CompletionFields,
+            fields={"prompt": TEXTS_OR_IDS, **SAMPLING},
+            example={"prompt": "Once upon a time", "max_tokens": 8},
+            events=streams.frame(streams.Text, "[DONE]"),
+        ),
+    )
     @router.post("/completions", include_in_schema=False)
     async def completions(request: Request) -> Response:
         raw = await request.body()

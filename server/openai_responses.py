@@ -10,11 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.handle import EngineHandle
+from server.api import streams
+from server.api.document import documented
+from server.api.inputs import NULL, RESPONSE_CHOICE, RESPONSE_INPUT, RESPONSE_TOOLS, SAMPLING
+from server.api.responses import Response as Answered
 from server.backend import Backend
 from server.generation import Generation
 from server.headers import ignored_header, source
 from server.responses_output import Output
-from server.responses_request import ResponsePlan, own_paths, plan_response
+from server.responses_request import ResponseFields, ResponsePlan, own_paths, plan_response
 from server.responses_stream import ResponseFrames
 from server.stream import EventStream
 
@@ -24,7 +28,25 @@ def routes(backend: Backend) -> APIRouter:
     router = APIRouter()
     engine, generations = backend.engine, backend.generations
 
-    @router.post("/v1/responses")
+    @router.post(
+        "/v1/responses",
+        **documented(
+            "Make a response",
+            Answered,
+            errors=(404, 429),
+            body=ResponseFields,
+            fields={
+                "input": RESPONSE_INPUT,
+                "tools": RESPONSE_TOOLS,
+                "tool_choice": RESPONSE_CHOICE,
+                **SAMPLING,
+                "conversation": NULL,
+                "prompt": NULL,
+            },
+            example={"input": "What is 2 + 3?", "max_output_tokens": 8},
+            events=streams.frame(streams.ResponseEvent),
+        ),
+    )
     @router.post("/responses", include_in_schema=False)
     async def create(request: Request) -> Response:
         raw = await request.body()

@@ -20,6 +20,7 @@ from server.models import require_named, served
 from server.response_format import JsonSchema, ResponseFormat, grammar
 from server.responses_conversation import Input
 from server.responses_tools import ToolList
+from server.template_options import template_options
 from server.tools import Tools
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -107,12 +108,15 @@ def plan_response(backend: Backend, raw: bytes, response_id: str, source: str) -
     given = Input(box)
     turns = given.turns(fields.input, fields.instructions)
     sampling = fields.sampling(model.sampling, model.vocab_size)
+    effort = None if fields.reasoning is None else fields.reasoning.effort
+    thinking, options = template_options(None, effort, backend.engine.chat)
     with own_paths(box):
         ask = Ask(
             turns=turns,
             sampling=sampling,
             tools=box.chosen(fields.tool_choice, fields.parallel_tool_calls is not False),
-            thinking=fields.reasoning is None or fields.reasoning.effort != "none",
+            thinking=thinking,
+            options=options,
             max_tokens=fields.max_output_tokens or fields.max_tokens,
             stop=fields.stops(),
             seed=fields.seed,

@@ -15,13 +15,23 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.document import documented
+from server.api.inputs import DOCUMENTS, TEXTS_OR_IDS
+from server.api.openai import Embeddings, Ranking
 from server.backend import Backend
 from server.errors import BUSY_RETRY_S, ApiError
 from server.headers import ignored_header
 from server.health import require_ready, stalled
 from server.keys import CALLER, Caller
 from server.limits import Limits
-from server.retrieval_request import EmbeddingPlan, RerankPlan, plan_embeddings, plan_rerank
+from server.retrieval_request import (
+    EmbeddingFields,
+    EmbeddingPlan,
+    RerankFields,
+    RerankPlan,
+    plan_embeddings,
+    plan_rerank,
+)
 
 T = TypeVar("T")
 MOST_AT_ONCE = 128
@@ -33,7 +43,17 @@ def routes(backend: Backend) -> APIRouter:
     router = APIRouter()
     places = Places(backend.limits)
 
-    @router.post("/v1/embeddings")
+    @router.post(
+        "/v1/embeddings",
+        **documented(
+            "Make vectors of texts",
+            Embeddings,
+            errors=(404, 429),
+            body=EmbeddingFields,
+            fields={"input": TEXTS_OR_IDS},
+            example={"input": ["a fox", "an owl"]},
+        ),
+    )
     @router.post("/embeddings", include_in_schema=False)
     async def embeddings(request: Request) -> Response:
         raw = await request.body()
@@ -43,7 +63,17 @@ def routes(backend: Backend) -> APIRouter:
         body = await asyncio.to_thread(_embeddings, plan, vectors)
         return Response(body, 200, ignored_header(plan.ignored), "application/json")
 
-    @router.post("/v1/rerank")
+    @router.post(
+        "/v1/rerank",
+        **documented(
+            "Score documents for a query",
+            Ranking,
+            errors=(404, 429),
+            body=RerankFields,
+            fields={"documents": DOCUMENTS},
+            example={"query": "animals", "documents": ["a fox", "a stone"]},
+        ),
+    )
     @router.post("/v2/rerank", include_in_schema=False)
     @router.post("/rerank", include_in_schema=False)
     async def rerank(request: Request) -> Response:

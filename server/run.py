@@ -4,7 +4,9 @@ import asyncio
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -20,6 +22,7 @@ from server.connection import connection_class, ours, sweep
 from server.errors import ApiError
 from server.generation import Generations
 from server.health import failure_reason
+from server.journal import Journal
 from server.keys import Keys
 from server.limits import Limits
 from server.logs import prepare
@@ -37,6 +40,9 @@ OPEN_NETWORK = (
     "put a proxy with TLS in front."
 )
 POLL_S = 0.2
+READERS = 32
+"""Requests that are read and rendered at once. Most wait for a processor, but those with grammars for their turn to be
+compiled, seconds each where they are hostile; with as few threads as Python starts, six of them kept all others out."""
 
 
 class ServerThread:
@@ -45,10 +51,11 @@ class ServerThread:
     Args:
         host: an address of this machine; `localhost` is 127.0.0.1 and ::1. What other machines can reach needs keys.
         port: where this is taken, the next free one of the following 20 is used; 0 lets the system choose.
-        settings: what holds until it is changed.
+        settings: what holds until it is changed; live ones are shared with whoever else changes them.
         keys: one of these must come with each request, where there are any.
         allow_hosts: further names of this server that a Host header may have.
         retrieval: makes embeddings and rankings, on the same engine's thread.
+        journal: what others who use the engine know of its requests, where there are some; it hears the engine already.
 
     Attributes:
         engine: what it serves. settings: what may change while it serves. telemetry: what is known of its requests.
@@ -60,13 +67,14 @@ class ServerThread:
         host: str = DEFAULT_HOST,
         port: int = 8000,
         limits: Limits | None = None,
-        settings: Settings | None = None,
+        settings: Settings | LiveSettings | None = None,
         keys: Keys | None = None,
         allow_hosts: Iterable[str] = (),
         retrieval: Retrieval | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        self.settings = LiveSettings(settings)
-        self.telemetry = Telemetry(engine)
+        self.settings = settings if isinstance(settings, LiveSettings) else LiveSettings(settings)
+        self.telemetry = Telemetry(engine, journal)
         self.engine = engine
         self._host = host
         self._exposed = not is_loopback(host)
@@ -160,6 +168,15 @@ class ServerThread:
         self._thread = self._server = self._loop = self._bound_port = None
         return True
 
+    def processor_s(self) -> float:
+        """Seconds of processor time that the server's thread has used; it must run."""
+        assert self._loop is not None
+
+        async def used() -> float:
+            return time.thread_time()
+
+        return asyncio.run_coroutine_threadsafe(used(), self._loop).result()
+
     def end_answers(self) -> None:
         """End the answers that run with an error that tells their clients why. May be called from a signal handler."""
         if self._loop is not None:
@@ -174,6 +191,7 @@ class ServerThread:
 
     async def _serve(self, server: uvicorn.Server, listeners: list[socket.socket], running: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(READERS, "mtplx-reader"))
         connections = server.server_state.connections
         sweeper = asyncio.create_task(sweep(connections, self._limits))
         running.set()

@@ -61,6 +61,9 @@ class Settings(Fields):
     repetition_penalty: float | None = Field(
         default=None, gt=0, le=100, description="Divides the logits of tokens in the prompt or the answer; 1 is off."
     )
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Most tokens of an answer where a request names none."
+    )
     depth: Annotated[Literal["auto", 0, 1, 2, 3, 4, 5, 6, 7, 8], BeforeValidator(_depth)] = Field(
         default="auto",
         description="Drafts a step. auto measures what pays; a number also turns copying from the context off.",
@@ -145,7 +148,7 @@ def describe(settings: Settings, own: Sampling | None) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            **_type(schema),
+            **type_of(schema),
             "default": schema["default"],
             "value": getattr(settings, name),
             "effective": getattr(effective, name, None) if name in SAMPLING else getattr(settings, name),
@@ -155,9 +158,13 @@ def describe(settings: Settings, own: Sampling | None) -> list[dict[str, Any]]:
     ]
 
 
-def _type(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The type, the range and the choices out of a JSON schema of one field; `null` says whether it may be unset."""
-    told: dict[str, Any] = {"type": None, "null": False, "minimum": None, "maximum": None, "choices": None}
+def type_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The type, the range and the choices out of a JSON schema of one field.
+
+    `null` says whether it may be unset; `above` is a minimum that is itself outside.
+    """
+    names = ("type", "null", "minimum", "above", "maximum", "choices")
+    told: dict[str, Any] = dict.fromkeys(names) | {"null": False}
     for each in schema.get("anyOf", [schema]):
         if each.get("type") == "null":
             told["null"] = True
@@ -165,7 +172,8 @@ def _type(schema: Mapping[str, Any]) -> dict[str, Any]:
             told["type"], told["choices"] = "choice", each["enum"]
         else:
             told["type"] = "list" if each["type"] == "array" else each["type"]
-            told["minimum"] = each.get("minimum", each.get("exclusiveMinimum"))
+            told["above"] = each.get("exclusiveMinimum")
+            told["minimum"] = each.get("minimum", told["above"])
             told["maximum"] = each.get("maximum")
     return told
 

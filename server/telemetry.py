@@ -10,10 +10,15 @@ from server.metrics import Metrics
 
 
 class Telemetry:
-    """Hears every event of an engine between `open` and `close`, on that engine's thread, in microseconds each."""
+    """Hears every event of an engine between `open` and `close`, on that engine's thread, in microseconds each.
 
-    def __init__(self, engine: EngineHandle) -> None:
-        self.journal = Journal()
+    Args:
+        journal: one that hears the engine already, and longer than the server runs; else there is one of its own.
+    """
+
+    def __init__(self, engine: EngineHandle, journal: Journal | None = None) -> None:
+        self._own = journal is None
+        self.journal = Journal() if journal is None else journal
         self.metrics = Metrics(engine, self.journal)
         self.hub = Hub()
         self._engine = engine
@@ -27,8 +32,7 @@ class Telemetry:
         self._unlisten()
 
     def _hear(self, event: Event) -> None:
-        entry = self.journal.entry_for(event)
-        self.metrics.hear(event, entry)
-        if entry is not None:
-            self.journal.take(entry, event)
+        if self._own:
+            self.journal.hear(event)
+        self.metrics.hear(event, self.journal.find(getattr(event, "request_id", "")))
         self.hub.hear(event)

@@ -69,7 +69,7 @@ def _find(name: str) -> ModelFiles:
         snapshot = _hub_snapshot(name)
         if snapshot is not None:
             return ModelFiles(name, snapshot)
-        way_on = f"If it is a hub repository, get it with `hf download {name}`; if a folder, check its path."
+        way_on = f"If it is a hub repository, get it with `mtplx-tui pull {name}`; if a folder, check its path."
     else:
         way_on = "Or give the path of a model's folder."
     raise ModelNotFoundError(f"No model {_shown(name)} is here. There are: {_listed(here())}. {way_on}")

@@ -93,15 +93,16 @@ def eager(direct: DirectEngine, name: str) -> Sampling:
     return Sampling(logit_bias=tuple((t, 5.0) for t in leaning) if ends else ())
 
 
+@pytest.mark.parametrize("count", [4, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_every_answer_that_ends_is_in_its_grammar(direct: DirectEngine, name: str) -> None:
+def test_every_answer_that_ends_is_in_its_grammar(direct: DirectEngine, name: str, count: int) -> None:
     rules: list[AcceptRule] = ["rejection", "block", "coupled"]
     sampling = eager(direct, name)
     ended = []
-    for first in range(0, 24, 8):
+    for first in range(0, count, 8):
         asked = [
             ask(direct, name, PROMPTS[s % len(PROMPTS)], seed=s, sampling=sampling, accept_rule=rules[s % 3])
-            for s in range(first, first + 8)
+            for s in range(first, min(first + 8, count))
         ]
         ended += [answer for answer in run(direct, *asked) if answer.finish_reason == "stop"]
     assert ended, "the case judges nothing"
@@ -110,10 +111,25 @@ def test_every_answer_that_ends_is_in_its_grammar(direct: DirectEngine, name: st
         assert answer.reasoning == answer.tool == ""
 
 
+FILTERED = Sampling(temperature=0.7, top_k=20, top_p=0.9)
+
+
 @pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=0.0), Sampling(), Sampling(temperature=0.7, top_k=20, top_p=0.9)]
+    ("name", "sampling"),
+    [
+        ("json_schema", Sampling()),
+        ("regex", FILTERED),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("json_schema", FILTERED),
+                ("regex", Sampling()),
+                ("json_schema", Sampling(temperature=0.0)),
+                ("regex", Sampling(temperature=0.0)),
+            )
+        ),
+    ],
 )
-@pytest.mark.parametrize("name", ["json_schema", "regex"])
 def test_seeded_text_is_the_same_at_every_depth(direct: DirectEngine, name: str, sampling: Sampling) -> None:
     (plain,) = run(direct, ask(direct, name, sampling=sampling, depth=0))
     assert fits(name, plain.text)

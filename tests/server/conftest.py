@@ -1,3 +1,8 @@
+"""The folder's engines and servers, loaded once, and clients on them.
+
+Clients are made with `verify=False`: there is no TLS here, and reading the system's certificates costs 30 ms a client.
+"""
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +44,7 @@ def demo_url(demo_engine: EngineHandle) -> Iterator[str]:
 @pytest.fixture
 def demo(demo_url: str) -> Iterator[httpx.Client]:
     """An HTTP client on the real engine."""
-    with httpx.Client(base_url=demo_url, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=demo_url, timeout=60, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -74,7 +79,7 @@ def scripted(shared_engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
 @pytest.fixture
 def client(shared_server: str, scripted: ScriptedEngine) -> Iterator[httpx.Client]:
     """An HTTP client on the scripted engine. It waits less than a keep-alive takes: no event may lie about."""
-    with httpx.Client(base_url=shared_server, timeout=10, trust_env=False) as client:
+    with httpx.Client(base_url=shared_server, timeout=10, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -89,7 +94,7 @@ def connect(scripted: ScriptedEngine) -> Iterator[Connect]:
         server = ServerThread(scripted, port=0, limits=Limits(**given), settings=Settings(**settings))
         server.start()
         assert server.address is not None
-        client = httpx.Client(base_url=server.address, timeout=20, trust_env=False)
+        client = httpx.Client(base_url=server.address, timeout=20, trust_env=False, verify=False)
         running.append((server, client))
         return client
 

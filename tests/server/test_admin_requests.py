@@ -11,7 +11,7 @@ from http_helpers import Connect, ask, frames, until
 from scripted_engine import ScriptedEngine, ScriptedRow
 
 from engine.chat import ChatFormat
-from engine.events import FinishEvent, QueuedEvent, Stats, TokenEvent, Usage
+from engine.events import FinishEvent, QueuedEvent, ReadyEvent, Stats, TokenEvent, Usage
 from engine.handle import EngineHandle
 from engine.request import Request
 from server.journal import KEPT, KEPT_TOKENS, Journal
@@ -201,16 +201,14 @@ def run(journal: Journal, request: Request, made: int = 1) -> None:
         TokenEvent(request.id, 2.0, (7,) * made, ()),
         FinishEvent(request.id, 3.0, "stop", Usage(), Stats()),
     ):
-        entry = journal.entry_for(event)
-        assert entry is not None
-        journal.take(entry, event)
+        journal.hear(event)
         if event is queued:
             journal.submitted([request])
 
 
 def test_so_many_ended_requests_are_kept_and_all_that_run() -> None:
     journal = Journal()
-    journal.entry_for(QueuedEvent("runs", 1.0, "api", 3, 9, 1))
+    journal.hear(QueuedEvent("runs", 1.0, "api", 3, 9, 1))
     for number in range(2 * KEPT):
         run(journal, Request((5, 6), id=f"r{number}"))
     assert [entry.id for entry in journal.entries()] == ["runs", *(f"r{number}" for number in range(KEPT, 2 * KEPT))]
@@ -231,12 +229,22 @@ def test_tokens_of_long_prompts_are_let_go_and_their_figures_stay() -> None:
 def test_an_id_that_comes_again_is_a_new_request() -> None:
     journal = Journal()
     run(journal, Request((5, 6), id="same"))
-    entry = journal.entry_for(QueuedEvent("same", 4.0, "ask", 3, 9, 1))
+    journal.hear(QueuedEvent("same", 4.0, "ask", 3, 9, 1))
+    entry = journal.find("same")
     assert entry is not None
     assert (entry.made, entry.finish) == (0, None)
     for number in range(KEPT):
         run(journal, Request((5, 6), id=f"r{number}"))
     assert journal.find("same") is entry, "the first one's end takes only itself away"
+
+
+def test_tokens_of_a_model_are_let_go_when_another_is_loaded_and_not_when_it_comes_again() -> None:
+    journal = Journal()
+    for model, kept in (("demo", None), ("demo", True), ("other", False)):
+        journal.hear(ReadyEvent(0.0, model))
+        assert [entry.prompt is not None for entry in journal.entries()] == ([] if kept is None else [kept])
+        run(journal, Request((5, 6), id="one"))
+    assert [facts.prompt_tokens for facts in journal.facts()] == [2]
 
 
 def test_the_real_engine_tells_what_it_was_sent_and_why_it_was_cached(

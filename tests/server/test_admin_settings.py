@@ -5,11 +5,12 @@ import threading
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 from http_helpers import Connect, ask, frames, until
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from scripted_engine import ScriptedEngine, ScriptedRow
+from scripted_engine import CONTEXT, ScriptedEngine, ScriptedRow
 
 from engine.request import Sampling
 from server.errors import ApiError
@@ -68,6 +69,30 @@ def test_set_sampling_and_depth_are_where_requests_begin(
     fresh.post(path, json=ENDPOINTS[path])
     assert scripted.rows[-1].request.sampling == scripted.model.sampling
     assert scripted.rows[-1].request.depth is None
+
+
+def test_the_most_tokens_are_for_answers_whose_request_names_none(
+    fresh: httpx.Client, scripted: ScriptedEngine
+) -> None:
+    change(fresh, max_tokens=5)
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        fresh.post(path, json=ENDPOINTS[path])
+        assert scripted.rows[-1].request.max_tokens == 5
+    ask(fresh, max_tokens=7)
+    assert scripted.rows[-1].request.max_tokens == 7
+    change(fresh, max_tokens=10**6)
+    ask(fresh)
+    request = scripted.rows[-1].request
+    assert request.max_tokens == CONTEXT - len(request.prompt), "more than fits is cut to what does"
+
+    def cut(row: ScriptedRow) -> None:
+        row.say("a", tokens=5)
+        row.finish("length")
+
+    scripted.script = cut
+    change(fresh, max_tokens=5)
+    answer = fresh.post("/v1/messages", json={"messages": ENDPOINTS["/v1/messages"]["messages"]}).json()
+    assert answer["stop_reason"] == "max_tokens"
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
@@ -210,6 +235,7 @@ def test_set_values_show_in_the_stream_of_a_seeded_answer(demo: httpx.Client) ->
     assert text(own) == text(again)
 
 
+@hypothesis.settings(suppress_health_check=[HealthCheck.too_slow])  # the first text takes a second to draw
 @given(st.dictionaries(st.sampled_from([*Settings.model_fields, "x"]), st.none() | st.booleans() | st.integers(-3, 12)
        | st.floats() | st.text(max_size=3) | st.lists(st.text(max_size=2), max_size=2), max_size=4))  # fmt: skip
 def test_any_change_is_whole_or_refused(changes: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from engine.chat import ChatFormat, load_chat_format
 from engine.models.locate import ASSETS
 from server.anthropic_conversation import from_messages, seal
 from server.errors import ApiError
-from server.system_turns import in_place
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1.197.d49; cc_entrypoint=cli;"
 DEMO = ASSETS / "demo-13m"
@@ -223,7 +222,7 @@ LATE = [
 @pytest.mark.parametrize("then", ["{{- raise_exception('System message must be at the beginning.') -}}", ""])
 def test_later_system_turns_keep_place_and_text_where_the_template_knows_none(tmp_path: Path, then: str) -> None:
     chat = with_late_system(tmp_path / "model", then)
-    prompt = chat.render(in_place(LATE, chat))
+    prompt = chat.render(LATE)
     said = chat.decode(prompt)
     assert said.index("hello") < said.index("extra context") < said.index("ok<") < said.index("go on")
     without = chat.render([turn for turn in LATE if turn["content"] != "extra context"])
@@ -232,6 +231,5 @@ def test_later_system_turns_keep_place_and_text_where_the_template_knows_none(tm
 
 
 def test_later_system_turns_stay_system_turns_where_the_template_shows_them(scripted: ScriptedEngine) -> None:
-    assert in_place(LATE, scripted.chat) is LATE
     said = scripted.chat.decode(scripted.chat.render(LATE))
     assert "<|im_start|>system\nextra context<|im_end|>" in said

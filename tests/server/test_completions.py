@@ -314,7 +314,7 @@ def test_an_echoed_prompt_without_numbers_has_none(demo: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     ("max_tokens", "echo", "logprobs"),
-    [(24, False, None), (24, False, 2), (24, True, None), (24, True, 0), (0, True, None), (0, True, 2)],
+    [(12, False, None), (12, False, 2), (12, True, None), (12, True, 0), (0, True, None), (0, True, 2)],
 )
 def test_streamed_and_whole_answers_are_the_same(
     demo: httpx.Client, max_tokens: int, echo: bool, logprobs: int | None

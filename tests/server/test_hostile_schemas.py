@@ -158,7 +158,9 @@ ENDLESS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize(
+    "name", [name if name == "many divisors" else pytest.param(name, marks=pytest.mark.slow) for name in ENDLESS]
+)
 def test_what_would_not_come_to_an_end_is_ended_and_the_next_grammar_is_well(name: str) -> None:
     made, error = compiled(Tools(), Grammar("json_schema", json.dumps(ENDLESS[name])))
     assert made is None

@@ -67,6 +67,8 @@ def test_engine_still_answers_after_all_of_them(demo: httpx.Client) -> None:
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "chat_template_kwargs.chat_template"),
+        ({"chat_template_kwargs": {"preserve_thinking": True}}, "chat_template_kwargs.preserve_thinking"),
+        ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs.enable_thinking"),
         ({"top_logprobs": 3}, "top_logprobs"),
     ],
 )  # fmt: skip

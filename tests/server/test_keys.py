@@ -31,7 +31,7 @@ def keyed(scripted: ScriptedEngine) -> Iterator[Keyed]:
     def start(*keys: str, **limits: int) -> httpx.Client:
         server = ServerThread(scripted, port=0, keys=Keys(keys), limits=Limits(**limits))
         server.start()
-        client = httpx.Client(base_url=server.address or "", timeout=10, trust_env=False)
+        client = httpx.Client(base_url=server.address or "", timeout=10, trust_env=False, verify=False)
         running.append((server, client))
         return client
 

@@ -58,7 +58,7 @@ class TestAddresses:
 
     def status(self, address: str, port: int, **headers: str) -> int:
         name = f"[{address}]" if ":" in address else address
-        return httpx.get(f"http://{name}:{port}/v1/models", headers=headers, trust_env=False).status_code
+        return httpx.get(f"http://{name}:{port}/v1/models", headers=headers, trust_env=False, verify=False).status_code
 
     def port(self, server: ServerThread) -> int:
         assert server.address is not None
@@ -165,7 +165,7 @@ class TestTheEnd:
         scripted.script = script
         server = ServerThread(scripted, port=0)
         server.start()
-        with httpx.Client(base_url=server.address or "", trust_env=False, timeout=20) as client:
+        with httpx.Client(base_url=server.address or "", trust_env=False, verify=False, timeout=20) as client:
             answers: list[httpx.Response] = []
             asking = threading.Thread(target=lambda: answers.append(client.post(path, json=body(path, stream=stream))))
             asking.start()
@@ -187,7 +187,7 @@ class TestTheEnd:
         before, others = len(os.listdir("/dev/fd")), set(threading.enumerate())  # of tests that ran in this process
         server = ServerThread(scripted, port=0)
         server.start()
-        with httpx.Client(base_url=server.address or "", trust_env=False) as client:
+        with httpx.Client(base_url=server.address or "", trust_env=False, verify=False) as client:
             silent, half, within, idle = (dial(client) for _ in range(4))
             unread = deaf(client)
             half.sendall(ASK)
@@ -225,7 +225,7 @@ class TestTheEngine:
             monkeypatch.setattr(ThreadEngine, "_load", late)
             server = ServerThread(engine, port=0)
             server.start()
-            with httpx.Client(base_url=server.address or "", trust_env=False, timeout=60) as client:
+            with httpx.Client(base_url=server.address or "", trust_env=False, verify=False, timeout=60) as client:
                 fields: dict[str, Any] = {"seed": 5, "max_tokens": 12}
                 before = ask(client, "Count from 1 to 12.", **fields).json()["choices"]
                 endless = body("/v1/chat/completions", "Count.", stream=True, ignore_eos=True, max_tokens=1500)

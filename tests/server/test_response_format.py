@@ -48,7 +48,7 @@ def test_a_stream_says_what_a_whole_answer_says(demo: httpx.Client) -> None:
 
 
 def test_json_object_is_any_object(demo: httpx.Client) -> None:
-    choice = answered(demo, response_format={"type": "json_object"}, seed=1, temperature=0.5, max_tokens=400)
+    choice = answered(demo, response_format={"type": "json_object"}, seed=1, temperature=0.5, max_tokens=120)
     if choice["finish_reason"] == "stop":
         assert isinstance(json.loads(choice["message"]["content"]), dict)
     else:

@@ -41,7 +41,7 @@ def serving(engine: EngineHandle, retrieval: Retrieval, **given: Any) -> Iterato
     server = ServerThread(engine, port=0, retrieval=retrieval, **given)
     server.start()
     assert server.address is not None
-    with httpx.Client(base_url=server.address, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=server.address, timeout=30, trust_env=False, verify=False) as client:
         yield client
     assert server.stop(0.5)
 
@@ -308,7 +308,7 @@ def test_many_clients_at_once_each_get_their_own_beside_a_chat(client: httpx.Cli
     chat = ask(client, "What is 47 + 85?", temperature=0).json()["choices"][0]["message"]
 
     def one(number: int) -> Any:
-        with httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as own:
+        with httpx.Client(base_url=client.base_url, timeout=60, trust_env=False, verify=False) as own:
             if number % 4 == 3:
                 return ask(own, "What is 47 + 85?", temperature=0).json()["choices"][0]["message"] == chat
             text = TEXTS[number % 4]
@@ -337,7 +337,9 @@ def test_a_server_that_stops_tells_the_client_that_waits(demo_engine: ThreadEngi
         server = ServerThread(demo_engine, port=0, retrieval=retrieval)
         server.start()
         waiting = pool.submit(
-            lambda: httpx.post(f"{server.address}/v1/embeddings", json={"input": MANY}, timeout=60, trust_env=False)
+            lambda: httpx.post(
+                f"{server.address}/v1/embeddings", json={"input": MANY}, timeout=60, trust_env=False, verify=False
+            )
         )
         until(lambda: retrieval.loaded, 30)
         assert server.stop(0.5)

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,13 +98,11 @@ def test_stop_ends_what_does_not_finish_with_an_error_frame(scripted: ScriptedEn
         row.say("begin")
         row.wait()
 
-    started = time.monotonic()
     response, stopped = _stop_during(scripted, script, grace=0.3)
     got = frames(response)
     assert got[-2]["error"]["code"] == "shutting_down"
     assert got[-1] == "[DONE]"
     assert stopped
-    assert time.monotonic() - started < 5
     until(scripted.rows[0].finished.is_set)
 
 

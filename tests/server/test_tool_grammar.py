@@ -551,7 +551,7 @@ def problems(value: Any, schema: Any) -> Iterator[str]:
 @pytest.mark.parametrize("style", STYLES)
 def test_whatever_passes_the_grammar_is_read_as_calls_that_fit(style: ToolStyle) -> None:
     draw, judged = random.Random(5), 0
-    for _ in range(60):
+    for _ in range(30):
         names = draw.sample(sorted(WALKED), draw.randint(1, 4))
         schema = {
             "type": "object",
@@ -569,7 +569,7 @@ def test_whatever_passes_the_grammar_is_read_as_calls_that_fit(style: ToolStyle)
         ((name, arguments),) = calls
         expected = {"f": schema, "g": {"properties": {}, "required": []}}[name]
         assert not list(problems(json.loads(arguments), expected)), chat.decode(ids)
-    assert judged > 30
+    assert judged > 15
 
 
 # --- a model that was never taught to

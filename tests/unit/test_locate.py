@@ -68,7 +68,7 @@ def test_a_half_downloaded_repository_says_what_is_missing(tmp_path: Path) -> No
 
 
 def test_a_repository_that_is_not_here_is_not_downloaded_but_explained() -> None:
-    with pytest.raises(ModelNotFoundError, match="hf download org/name"):
+    with pytest.raises(ModelNotFoundError, match="mtplx-tui pull org/name"):
         locate("org/name")
 
 
