@@ -1,6 +1,7 @@
 """The clients, in a process of their own so that they take no turn from what is measured: `python -m`, JSON to JSON.
 
-Reads an order from standard input: {"url", "model", "max_tokens", "timeout", "prompts": [[text, ...] per client]}.
+Reads an order from standard input: {"url", "model", "max_tokens", "timeout", "prompts": [[text, ...] per client],
+"fields": {name: value} of every body besides}.
 Writes what came, one record for each request: {"client", "sent", "frames": [[at, text], ...], "ended", "finish",
 "error"}. Times are seconds of one monotonic clock; frames are those that carry text, reasoning included.
 """
@@ -39,6 +40,7 @@ async def _ask(http: httpx.AsyncClient, order: dict[str, Any], number: int, prom
         "max_tokens": order["max_tokens"],
         "temperature": 0,
         "stream": True,
+        **order.get("fields", {}),
     }
     record: dict[str, Any] = {"client": number, "sent": time.monotonic(), "frames": [], "finish": None, "error": None}
     try:

@@ -1,9 +1,6 @@
 """What the clients saw, in figures: time to the first token, gaps between tokens, tokens a second, what was lost."""
 
-import json
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,8 +12,8 @@ from engine.bench.runs import OURS, PEER
 from engine.bench.stats import Spread, percentile
 from engine.config import EngineConfig
 from engine.prompts import stories
+from mtplx_tui.bench_load.asked import run_clients
 from mtplx_tui.bench_load.servers import Served, ours, peer
-from mtplx_tui.commands.common import CommandFailedError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,7 +22,6 @@ CLIENTS = (1, 8, 32)
 REQUESTS = 2
 MAX_TOKENS = 128
 REPEATS = 3
-ANSWER_S = 600.0  # what one answer may take
 MS = 1000.0
 
 
@@ -134,7 +130,7 @@ def bench_load(
 
         def ask(served: Served, batch: Sequence[str], count: int) -> _Round:
             shares = [list(batch[number::count]) for number in range(count)]
-            return _counted(tokenizer, served.name, count, _run_clients(served, shares, tokens))
+            return _counted(tokenizer, served.name, count, run_clients(served, shares, tokens))
 
         warm, rest = prompts[: max(clients) * requests], prompts[max(clients) * requests :]
         for served in servers:
@@ -151,19 +147,6 @@ def bench_load(
         for name in (OURS, PEER)
     )
     return LoadResult(files.name, costs, _ratios(rounds, costs), kept)
-
-
-def _run_clients(served: Served, prompts: list[list[str]], tokens: int) -> list[dict[str, Any]]:
-    order = {"url": served.url, "model": served.model, "max_tokens": tokens, "timeout": ANSWER_S, "prompts": prompts}
-    done = subprocess.run(
-        [sys.executable, "-m", "mtplx_tui.bench_load.clients"],
-        input=json.dumps(order), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        last = done.stderr.strip().splitlines()
-        raise CommandFailedError(f"The clients' process failed: {last[-1] if last else done.returncode}")
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
-    return answers
 
 
 def _counted(tokenizer: "Tokenizer", server: str, clients: int, answers: list[dict[str, Any]]) -> _Round:

@@ -111,6 +111,23 @@ def load(
 
 
 @bench.command(epilog=exit_codes.HELP)
+def serve(
+    model: ModelOption = None,
+    random: RandomOption = None,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="Answers in a round.")] = 8,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds.")] = 5,
+    save: SaveOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Measure what our server adds to its engine: time before the first token, and processor time while it streams."""
+    _prepare(save)
+    from mtplx_tui.bench_load.serving import bench_serve, serve_report
+
+    result = bench_serve(_name(model, random), common.progress, requests=requests, repeats=repeats)
+    return _give(result, serve_report(result), save, as_json)
+
+
+@bench.command(epilog=exit_codes.HELP)
 def context(
     model: ModelOption = None,
     random: RandomOption = None,

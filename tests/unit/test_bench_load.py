@@ -12,6 +12,7 @@ from engine.bench.report import as_dict, as_text
 from engine.bench.shapes import DEMO_VOCABULARY, Shape
 from mtplx_tui.bench_load.clients import run
 from mtplx_tui.bench_load.measure import bench_load, load_report
+from mtplx_tui.bench_load.serving import bench_serve, serve_report
 
 TINY = Shape(4, 64, 64, 2, 1, 32, 2, 2, 32, vocabulary=DEMO_VOCABULARY, context=320, tied=True)
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -90,3 +91,14 @@ def test_both_servers_answer_every_client(tmp_path: Path) -> None:
     assert all(each.tok_s_vs_peer is not None for each in result.ratios)
     assert as_dict(result)["receipts"]["benchmark"] == "load"
     assert "token p95 / one client" in "\n".join(as_text(load_report(result)))
+
+
+@pytest.mark.slow
+def test_what_the_server_adds_is_measured_beside_its_own_engine() -> None:
+    result = bench_serve(None, requests=2, seconds=0.5, repeats=1)
+    assert result.client_ttft_ms.values == result.engine_ttft_ms.values == result.added_ms.values == 2
+    assert 0 < result.engine_ttft_ms.min <= result.client_ttft_ms.max
+    assert result.stream_percent.median > 0
+    assert result.stream_frames_s.median > 0
+    assert as_dict(result)["receipts"]["benchmark"] == "serve"
+    assert "added by the server" in "\n".join(as_text(serve_report(result)))
