@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 
+from mtplx_tui import paths
 from mtplx_tui.bridge import Bridge
 from mtplx_tui.glyphs import GlyphName, glyph_set
 from mtplx_tui.link import Link
@@ -19,11 +22,20 @@ from mtplx_tui.recorder import Recorder
 from mtplx_tui.rooms import CHAT, TABS
 from mtplx_tui.screens.chat import ChatScreen
 from mtplx_tui.screens.room import MIN_HEIGHT, MIN_WIDTH, PANEL_WIDTH, Room
-from mtplx_tui.services import Remote, Services
+from mtplx_tui.server_settings import ServerSettings
+from mtplx_tui.services import Chosen, Remote, Services
 from mtplx_tui.store import Store
 from mtplx_tui.switch import ModelSwitch
 from mtplx_tui.themes import THEMES, default_theme
+from mtplx_tui.tour import Tour
 from mtplx_tui.tuning import shared_interpreter
+from mtplx_tui.widgets.composer import Composer
+
+if TYPE_CHECKING:
+    from mtplx_tui.settings_page.desk import Desk
+
+UNFOLDED = {"auto": None, "folded": False, "open": True}
+"""Whether thinking is drawn, by the setting of that name; None follows the stream."""
 
 
 class MtplxApp(App[None]):
@@ -34,6 +46,8 @@ class MtplxApp(App[None]):
         clock: monotonic seconds, on the time base of the engine's events. wall: the time of day.
         switch: loads other models; None where the engine is not ours to change.
         remote: where the engine is, if elsewhere. notice: what the user is told at the start.
+        settings: what the engine's server takes while it runs, if that is one of ours. chosen: for this start.
+        tour: the first run's hints; None for none.
     """
 
     TITLE = "mtplx-tui"
@@ -58,8 +72,13 @@ class MtplxApp(App[None]):
         switch: ModelSwitch | None = None,
         remote: Remote | None = None,
         notice: str | None = None,
+        settings: ServerSettings | None = None,
+        chosen: Chosen | None = None,
+        tour: Tour | None = None,
     ) -> None:
         super().__init__()
+        self._settings = settings
+        self._chosen = chosen or Chosen()
         self.services = Services(
             link,
             Bridge(link),
@@ -72,19 +91,22 @@ class MtplxApp(App[None]):
             LogTail(),
             switch,
             remote,
+            tour,
+            self._desk,
         )
         self._pace = Pace()
         self._next_beat: asyncio.TimerHandle | None = None
         self._tuned = ExitStack()
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = default_theme(self.console.color_system)
+        self._use("theme", self._chosen.theme)
         self.animation_level = "none"
         self.set_class(glyphs == "ascii", "-ascii")
 
     def on_mount(self) -> None:
         self.services.log.attach()
         self.chat = ChatScreen(self.services)
+        self.chat.unfold = UNFOLDED[self._chosen.thinking]
         self.install_screen(self.chat, CHAT)
         self.push_screen(CHAT)
         self.call_after_refresh(lambda: self._tuned.enter_context(shared_interpreter()))
@@ -101,11 +123,44 @@ class MtplxApp(App[None]):
 
     def action_room(self, name: str) -> None:
         """Enter a room. What is open above one must be closed first."""
+        if self.services.tour is not None and name != CHAT:
+            self.services.tour.done("rooms")
         if isinstance(self.screen, Room) and name != self.screen.NAME:
             make = next(tab.make for tab in TABS if tab.name == name)
             if make is not None and not self.is_screen_installed(name):
                 self.install_screen(make(self.services), name)
             self.switch_screen(name)
+
+    @on(Composer.Submitted)
+    def _sent(self) -> None:
+        if self.services.tour is not None:
+            self.services.tour.done("ask")
+
+    def _desk(self) -> "Desk":
+        from mtplx_tui.settings_page.desk import Desk, Screen
+
+        screen = Screen(self._shown, lambda name, value: self.call_from_thread(self._use, name, value))
+        here = self.services.remote is None
+        return Desk(paths.settings_file(), self._settings, here, screen, self._chosen.kept, self._chosen.given)
+
+    def _shown(self) -> dict[str, str]:
+        """The settings of the display as they are; the palette may have changed the theme."""
+        chosen = self._chosen
+        theme = chosen.theme if self.theme == self._theme_of(chosen.theme) else self.theme
+        return {"theme": theme, "thinking": chosen.thinking}
+
+    def _use(self, name: str, value: str) -> None:
+        """Draw with another setting of the display from now on."""
+        if name == "theme":
+            self._chosen = replace(self._chosen, theme=value)
+            self.theme = self._theme_of(value)
+        else:
+            self._chosen = replace(self._chosen, thinking=value)
+            self.chat.unfold = UNFOLDED[value]
+            self.chat.transcript.unfold_by(self.chat.unfold)
+
+    def _theme_of(self, name: str) -> str:
+        return default_theme(self.console.color_system) if name == "auto" else name
 
     def _beat(self) -> None:
         """Take in what came, draw it, and come back: soon while something runs, 4 times a second while nothing does."""

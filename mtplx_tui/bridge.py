@@ -8,18 +8,22 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.events import Event, FinishEvent, Span, TokenEvent
+from engine.events import Event, FinishEvent, Span, StepEvent, TokenEvent
 from mtplx_tui.link import Link
 from mtplx_tui.state import EngineState
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What came since the last pull: the followed request's new spans, and its end if it ended."""
+    """What came since the last pull, of the followed request: its new spans, its end if it ended.
+
+    `told` are its steps and tokens as such.
+    """
 
     events: int
     spans: tuple[Span, ...]
     finish: FinishEvent | None
+    told: tuple[StepEvent | TokenEvent, ...] = ()
 
 
 NOTHING = Pulled(0, (), None)
@@ -47,17 +51,19 @@ class Bridge:
         if not self._events:
             return NOTHING
         spans: list[Span] = []
+        told: list[StepEvent | TokenEvent] = []
         finish: FinishEvent | None = None
         count = len(self._events)  # what comes while this runs is left for the next pull
         for _ in range(count):
             event = self._events.popleft()
             self.state.apply(event)
-            if isinstance(event, TokenEvent):
+            if isinstance(event, StepEvent | TokenEvent):
                 if event.request_id == self._followed:
-                    spans += event.spans
+                    told.append(event)
+                    spans += event.spans if isinstance(event, TokenEvent) else ()
             elif isinstance(event, FinishEvent) and event.request_id == self._followed:
                 finish = event
-        return Pulled(count, tuple(spans), finish)
+        return Pulled(count, tuple(spans), finish, tuple(told))
 
     def close(self) -> None:
         self._unlisten()

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from mtplx_tui import exit_codes, paths
-from mtplx_tui.commands import common
+from mtplx_tui.commands import common, defaults
 from mtplx_tui.commands.ask import ask
 from mtplx_tui.commands.bench import bench
 from mtplx_tui.commands.cache import cache
@@ -30,12 +30,18 @@ from mtplx_tui.commands.connect import connect
 from mtplx_tui.commands.doctor import doctor
 from mtplx_tui.commands.inspect import inspect
 from mtplx_tui.commands.models import models, pull, remove
+from mtplx_tui.commands.screenshot import screenshot
 from mtplx_tui.commands.serve import serve
 from mtplx_tui.commands.servers import status, stop
+from mtplx_tui.commands.sessions import sessions
+from mtplx_tui.commands.settings import settings
 from mtplx_tui.commands.tui import tui
 from mtplx_tui.commands.tune import tune
 from mtplx_tui.commands.verify import verify
 from mtplx_tui.logs import log_to
+
+COMPLETING = "_MTPLX_TUI_COMPLETE"
+"""Set by a shell that asks what can be typed next."""
 
 app = typer.Typer(
     name="mtplx-tui",
@@ -44,10 +50,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ask, serve, status, stop, connect, models, pull, remove, verify, tune, inspect, doctor):
+for command in (ask, serve, status, stop, connect, models, pull, remove, verify, tune, inspect, doctor, screenshot):
     app.command(epilog=exit_codes.HELP)(command)
 app.add_typer(bench, name="bench", epilog=exit_codes.HELP)
 app.add_typer(cache, name="cache", epilog=exit_codes.HELP)
+app.add_typer(sessions, name="sessions", epilog=exit_codes.HELP)
+app.add_typer(settings, name="settings", epilog=exit_codes.HELP)
 
 
 @app.callback(invoke_without_command=True)
@@ -59,7 +67,7 @@ def screen(
     profile: ProfileOption = "turbo",
     kv_bits: KvBitsOption = None,
     memory: MemoryOption = None,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII only.")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii/--unicode", help="Draw with ASCII only.")] = False,
     url: Annotated[
         str | None,
         typer.Option("--connect", metavar="URL", help="Show the engine behind a server, ours or one like vLLM."),
@@ -76,7 +84,9 @@ def screen(
     """
     options = EngineOptions(model, mode, depth, profile, kv_bits, memory)
     if context.invoked_subcommand is None:
-        return tui(options, ascii_only, url, key_file)
+        kept, ascii_only = defaults.of_screen(context, options, ascii_only)
+        return tui(kept if url is None else options, ascii_only, url, key_file)
+    context.default_map = defaults.of_command(context.invoked_subcommand)
     if (options, ascii_only, url, key_file) != (EngineOptions(), False, None, None):
         command = context.invoked_subcommand
         raise common.UsageError(f"Options before {command} belong to the screen; write them after it.")
@@ -99,7 +109,8 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")  # a locale without an answer's characters must not end it
     log_to(paths.log_file)
     try:
-        if not arguments:  # the usual start; Typer would import pydantic first, a quarter of a second of nothing to see
+        # the usual start: Typer would import pydantic first, a quarter of a second of nothing to see
+        if not arguments and COMPLETING not in os.environ and not paths.settings_file().exists():
             return tui(EngineOptions(), ascii_only=False)
         return app(arguments, prog_name="mtplx-tui", standalone_mode=False) or exit_codes.OK
     except SystemExit as end:
@@ -146,5 +157,6 @@ def _usage_text(error: typer.TyperException) -> str:
     param, faults = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
     if param is not None and faults is not None:
         fault = faults()[0]
-        text = f"{param.opts[0]} is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ').rstrip('.')}."
+        name = param.opts[0] if param.opts[0].startswith("-") else (param.metavar or param.opts[0]).strip("[]")
+        text = f"{name} is {fault['input']!r}: {fault['msg'].removeprefix('Value error, ').rstrip('.')}."
     return f"{text} See mtplx-tui --help."

@@ -47,7 +47,9 @@ def examine() -> list[Finding]:
             findings += check()
         except Exception as error:
             name = check.__name__.removeprefix("_")
-            findings.append(Finding(name, "problem", f"could not be looked at: {type(error).__name__}: {error}"))
+            text = f"could not be looked at: {type(error).__name__}: {error}"
+            fix = "report it, with the file that mtplx-tui doctor --bundle FILE makes"
+            findings.append(Finding(name, "problem", text, fix))
     return findings
 
 

@@ -65,7 +65,8 @@ def changed(options: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
 
 def in_words(system: str, options: Mapping[str, Any]) -> str:
     """What a chat has of its own, on one line; empty where it has nothing."""
-    parts = [f"{name} {value}" for name, value in options.items() if name != "thinking"]
+    parts = [f"{name} {value}" for name, value in options.items() if name not in ("thinking", "tools")]
+    parts += ["tools"] if "tools" in options else []
     parts += ["no thinking"] if options.get("thinking") is False else []
     parts += ["a system prompt"] if system else []
     return ", ".join(parts)

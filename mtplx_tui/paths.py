@@ -58,3 +58,13 @@ def last_copy_file() -> Path:
 def benchmarks_folder() -> Path:
     """Results of benchmarks that were started in the workbench."""
     return _dirs().user_data_path / "benchmarks"
+
+
+def settings_file() -> Path:
+    """What the user keeps from one start to the next."""
+    return _dirs().user_config_path / "settings.toml"
+
+
+def tour_file() -> Path:
+    """Which hints of the first run were seen to."""
+    return _dirs().user_state_path / "tour"

@@ -7,13 +7,17 @@ nothing: a killed process loses what came since the last checkpoint, half a seco
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from engine.events import Event, FinishEvent, TokenEvent
+from engine.events import Event, FinishEvent, Span, TokenEvent
 from mtplx_tui.store import HEAD, Store, StoreError
+from mtplx_tui.tools.calls import ToolCall
+
+if TYPE_CHECKING:
+    from mtplx_tui.tools.heard import Heard
 
 CHECKPOINT_S = 0.5
 RETRY_S = 3.0
@@ -45,18 +49,56 @@ class MessageRef:
     id: int | None = None
 
 
+class Record(Protocol):
+    """Something that is saved bit by bit."""
+
+    @property
+    def over(self) -> bool:
+        """All of it is known and saved."""
+
+    def save(self, store: Store) -> bool:
+        """Save what is new; whether there was anything. Raises StoreError, and is then called again."""
+
+
+@dataclass(slots=True, eq=False)
+class ResultRecord:
+    """The result of a tool call that was decided.
+
+    Attributes:
+        parent: what it follows: the answer that made the call, or the result before.
+        ref: the message, once it is saved.
+    """
+
+    session: SessionRef
+    call: ToolCall
+    parent: MessageRef
+    ref: MessageRef
+
+    @property
+    def over(self) -> bool:
+        return self.ref.id is not None
+
+    def save(self, store: Store) -> bool:
+        assert self.session.id is not None, "the answer before was saved first"
+        stats = self.call.saved_result()
+        self.ref.id = store.add_message(self.session.id, "tool", self.call.result, stats=stats, parent=self.parent.id)
+        return True
+
+
 @dataclass(slots=True, eq=False)
 class TurnRecord:
     """One user message and its answer, as far as they are known and saved.
 
     Attributes:
         user: None for another answer to the message that `parent` is. parent: what the turn follows.
+        heard: tells tool calls from text; None where the model may call nothing.
         asked, answer: the two messages, once they are saved.
     """
 
     session: SessionRef
     user: str | None
     parent: MessageRef = field(default_factory=lambda: MessageRef(HEAD))
+    heard: "Heard | None" = None
     asked: MessageRef = field(default_factory=MessageRef)
     answer: MessageRef = field(default_factory=MessageRef)
     events: deque[Event] = field(default_factory=deque)
@@ -69,23 +111,38 @@ class TurnRecord:
         """The request's sink; runs on the engine's thread and returns at once."""
         self.events.append(event)
 
+    @property
+    def over(self) -> bool:
+        return self.finish is not None and not self.changed
+
     def absorb(self) -> None:
+        """Take in what came."""
         while self.events:
             event = self.events.popleft()
             if isinstance(event, TokenEvent):
-                for span in event.spans:
-                    self.texts[span.kind].append(span.text)
-                    self.changed = True
+                self._hear(event.spans if self.heard is None else self.heard.take(event.spans))
             elif isinstance(event, FinishEvent):
+                self._hear(() if self.heard is None else self.heard.end(event.reason))
                 self.finish = event
                 self.changed = True
+
+    def _hear(self, spans: Iterable[Span]) -> None:
+        for span in spans:
+            self.texts[span.kind].append(span.text)
+            self.changed = True
 
     def text(self, kind: str) -> str:
         parts = self.texts[kind]
         parts[:] = ["".join(parts)]
         return parts[0]
 
-    def save(self, store: Store) -> None:
+    def save(self, store: Store) -> bool:
+        self.absorb()
+        new = self.changed or not self.user_saved
+        self._save(store)
+        return new
+
+    def _save(self, store: Store) -> None:
         if self.session.id is None:
             self.session.id = store.new_session(self.session.model)
             if self.session.system or self.session.options:
@@ -112,6 +169,8 @@ class TurnRecord:
                 stats["error"] = self.finish.error
         if tool := self.text("tool"):
             stats["tool"] = tool
+        if self.finish is not None and self.heard is not None and self.heard.calls:
+            stats["calls"] = [call.saved() for call in self.heard.calls]
         return stats or None
 
 
@@ -129,16 +188,16 @@ class Recorder:
         self._store = store
         self._checkpoint_s = checkpoint_s
         self._retry_s = retry_s
-        self._new: deque[TurnRecord] = deque()
-        self._open: list[TurnRecord] = []
+        self._new: deque[Record] = deque()
+        self._open: list[Record] = []
         self._calls: deque[tuple[Callable[[Store], Any], Future[Any]]] = deque()
         self._wake = threading.Event()
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._run, name="mtplx-recorder", daemon=True)
         self._thread.start()
 
-    def start(self, record: TurnRecord) -> None:
-        """Save this turn from now on, until its FinishEvent is saved."""
+    def start(self, record: Record) -> None:
+        """Save this from now on, until it is over; what was started before it is saved before it."""
         self._new.append(record)
         self._wake.set()
 
@@ -181,16 +240,13 @@ class Recorder:
     def _save(self) -> None:
         try:
             for record in self._open:
-                record.absorb()
-                before = record.changed or not record.user_saved
-                record.save(self._store)
-                if before:
+                if record.save(self._store):
                     self.saved_at = time.time()
         except StoreError as error:
             self.problem = str(error)
             return
         self.problem = None
-        self._open = [record for record in self._open if record.finish is None or record.changed]
+        self._open = [record for record in self._open if not record.over]
 
     def _answer(self, read: Callable[[Store], Any], future: "Future[Any]") -> None:
         try:

@@ -54,6 +54,13 @@ def _bench(services: "Services") -> "Room":
     return BenchScreen(services)
 
 
+def _settings(services: "Services") -> "Room":
+    from mtplx_tui.screens.settings import SettingsScreen
+
+    assert services.desk is not None
+    return SettingsScreen(services, services.desk())
+
+
 CHAT = "chat"
 TABS = (
     Tab(CHAT, "f2", "Chat", "Chat", None),
@@ -61,6 +68,7 @@ TABS = (
     Tab("models", "f4", "Models", "Model", _models),
     Tab("tune", "f5", "Tune", "Tune", _tune),
     Tab("bench", "f6", "Bench", "Bench", _bench),
+    Tab("settings", "f7", "Set", "Set", _settings),
 )
 
 

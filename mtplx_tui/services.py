@@ -1,9 +1,9 @@
 """What the screens share; made once by the app."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
 from engine.handle import ModelInfo
@@ -14,9 +14,11 @@ from mtplx_tui.link import Link
 from mtplx_tui.logs import LogTail
 from mtplx_tui.recorder import Recorder
 from mtplx_tui.switch import ModelSwitch
+from mtplx_tui.tour import Tour
 
 if TYPE_CHECKING:
     from mtplx_tui.remote.figures import ServerFigures
+    from mtplx_tui.settings_page.desk import Desk
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,23 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """Settings that hold from this start of the screen.
+
+    Attributes:
+        theme, thinking: as the settings of these names.
+        kept, given: all values by name that came out of the settings file, and from the command line.
+        live: those that the engine and its server begin with, and take others of while they run.
+    """
+
+    theme: str = "auto"
+    thinking: str = "auto"
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    live: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """The engine, the way to its events, the record of the chats, and the clocks.
 
@@ -41,6 +60,7 @@ class Services:
         notice: what the user must be told at the start, or None. log: the program's own last lines.
         switch: loads other models in this one's place; None where the engine is not ours to change.
         remote: where the engine is, if it is elsewhere; what measures this machine then says nothing about it.
+        tour: the first run's hints. desk: makes what the settings room changes settings with.
     """
 
     link: Link
@@ -54,6 +74,8 @@ class Services:
     log: LogTail
     switch: ModelSwitch | None = None
     remote: Remote | None = None
+    tour: Tour | None = None
+    desk: "Callable[[], Desk] | None" = None
 
     def standing(self) -> Line:
         """The model, and what the engine does, for the right end of a room's tabs."""

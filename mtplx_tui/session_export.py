@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from mtplx_tui.store import MessageRow, SessionFacts
+from mtplx_tui.tools.calls import saved_calls
 
 Form = Literal["md", "json"]
 NAMES = {"system": "System", "user": "You", "assistant": "Model", "tool": "Tool"}
@@ -40,11 +41,22 @@ def _markdown(facts: SessionFacts, rows: list[MessageRow]) -> str:
         if row.reasoning.strip():
             quoted = "\n".join(f"> {line}".rstrip() for line in row.reasoning.strip().split("\n"))
             parts.append(f"> Thinking:\n>\n{quoted}")
-        if row.content:
+        stats = row.stats or {}
+        if row.role == "tool":
+            parts.append(f"{stats.get('tool', 'tool')}, {stats.get('state', 'done')}:\n\n{_fenced(row.content)}")
+        elif row.content:
             parts.append(row.content)
+        for call in saved_calls(row.stats):
+            parts.append(f"Calls the tool {call.name}:\n\n{_fenced(call.arguments)}")
         if row.finish_reason not in (None, "stop"):
             parts.append(f"*({row.finish_reason})*")
     return "\n\n".join(parts) + "\n"
+
+
+def _fenced(text: str) -> str:
+    """The text as it is, in a fence that it can not end."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    return f"{fence}\n{text}\n{fence}"
 
 
 def _json(facts: SessionFacts, rows: list[MessageRow]) -> str:

@@ -33,6 +33,7 @@ COMMANDS = (
     Command("settings", "", "the settings room", "room"),
     Command("system", "TEXT", "the system prompt of this chat; no text: none", "system"),
     Command("think", "on|off", "whether the model may think before it answers", "think"),
+    Command("tools", "FOLDER|off", "let the model calculate, see the time, read a folder's files", "tools"),
     Command("tune", "", "the tune room", "room"),
 )
 _NAMES = {command.name: command for command in COMMANDS}

@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mtplx_tui.store_file import (
     StoreCorruptError,
@@ -27,6 +26,7 @@ from mtplx_tui.store_file import (
     set_aside,
     turn_to_open,
 )
+from mtplx_tui.store_rows import HEAD, MessageRow, Role, SessionFacts, SessionRow
 from mtplx_tui.store_text import pack, pack_json, title, unpack, unpack_json
 
 __all__ = [
@@ -43,56 +43,6 @@ __all__ = [
     "StoreUnavailableError",
     "StoreVersionError",
 ]
-
-Role = Literal["system", "user", "assistant", "tool"]
-HEAD = -1
-"""Stands for the end of the path that is shown, as the parent of a new message."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRow:
-    """A conversation in the list. `updated` is in unix seconds; `title` is empty before the first user message.
-
-    Attributes:
-        messages: all there are, versions that are not shown included.
-    """
-
-    id: int
-    title: str
-    model: str
-    updated: float
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class MessageRow:
-    """One message. `stats` and `finish_reason` belong to finished answers of the assistant.
-
-    Attributes:
-        parent: the message that it follows; None for a first one.
-        version, versions: its place, from 1, among those that follow the same message, and how many these are.
-    """
-
-    id: int
-    role: Role
-    content: str
-    reasoning: str
-    stats: dict[str, Any] | None
-    finish_reason: str | None
-    parent: int | None = None
-    version: int = 1
-    versions: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFacts:
-    """What belongs to a conversation as a whole. `options` are sampling settings by name, of those that were set."""
-
-    id: int
-    title: str
-    model: str
-    system: str
-    options: dict[str, Any]
 
 
 class Store:

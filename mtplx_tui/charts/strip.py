@@ -11,7 +11,14 @@ NAMES = 4
 """Cells at the left that name the rows."""
 
 
-def strip(steps: Sequence[StepEvent], width: int, glyphs: Glyphs, marked: int | None = None) -> list[Line]:
+def drafted(steps: Sequence[StepEvent], width: int) -> int:
+    """The deepest draft of the steps that fit in `width` cells: rows of their strip beside `out` and `ms`."""
+    return max((step.drafted for step in steps[: max(width - NAMES, 0)]), default=0)
+
+
+def strip(
+    steps: Sequence[StepEvent], width: int, glyphs: Glyphs, marked: int | None = None, depth: int | None = None
+) -> list[Line]:
     """Rows `out`, `d4` to `d1` and `ms`, each `width` cells wide.
 
     A column reads from below: an unbroken run of accepted drafts, then the refused one; a depth that was not judged or
@@ -19,12 +26,13 @@ def strip(steps: Sequence[StepEvent], width: int, glyphs: Glyphs, marked: int | 
 
     Args:
         steps: newest first; as many as fit are drawn. marked: place of the step whose column stands out.
+        depth: the deepest drafts that get a row; None draws all.
     """
     room = max(width - NAMES, 0)
     shown = list(reversed(steps[:room]))
     mark = None if marked is None or marked >= len(shown) else len(shown) - 1 - marked
     pad = room - len(shown)
-    depth = max((step.drafted for step in shown), default=0)
+    depth = drafted(steps, width) if depth is None else depth
     rows = [_row("out", [(_digit(step.emitted), "") for step in shown], pad, mark)]
     for d in range(depth, 0, -1):
         rows.append(_row(f"d{d}", [_fate(step, d, glyphs) for step in shown], pad, mark))

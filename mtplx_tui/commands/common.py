@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from mtplx_tui.commands import complete
 from mtplx_tui.options import EngineOptions as EngineOptions
 from mtplx_tui.options import KvBits, Mode, ProfileName
 from mtplx_tui.options import UsageError as UsageError
@@ -24,7 +25,12 @@ AnyEngine = TypeVar("AnyEngine", bound="EngineHandle")
 
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="A bundled name, a folder, or a hub repository that is already here."),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="A bundled name, a folder, or a hub repository that is already here.",
+        autocompletion=complete.models,
+    ),
 ]
 ModeOption = Annotated[Mode, typer.Option("--mode", help="mtp drafts with the model's own head; ar decodes plainly.")]
 DepthOption = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtplx_tui import exit_codes
-from mtplx_tui.commands import common
+from mtplx_tui.commands import common, complete
 from mtplx_tui.commands.common import CommandFailedError, JsonOption, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NAMES = "claude-code, codex, opencode, pi, open-webui, continue"
 
 
 def connect(
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"One of {NAMES}.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"One of {NAMES}.", autocompletion=complete.clients)],
     write: Annotated[
         bool, typer.Option("--write", help="Write it into the client's own file, after showing what changes.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtplx_tui import exit_codes
-from mtplx_tui.commands import common
+from mtplx_tui.commands import common, complete
 from mtplx_tui.commands.common import JsonOption
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[str | None, typer.Argument(metavar="[NAME]", help="As for --model of ask.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="As for --model of ask.", autocompletion=complete.models)
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Say what a model is, without loading it.

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from mtplx_tui.glyphs import GlyphName
     from mtplx_tui.link import Link
     from mtplx_tui.remote.probe import Kind
-    from mtplx_tui.services import Remote
+    from mtplx_tui.server_settings import LocalSettings, ServerSettings
+    from mtplx_tui.services import Chosen, Remote
     from mtplx_tui.switch import ModelSwitch
+    from server.journal import Journal
     from server.run import ServerThread
 
 HOST, PORT = "127.0.0.1", 8000
@@ -55,12 +57,15 @@ class Place:
     switch: "ModelSwitch | None" = None
     remote: "Remote | None" = None
     notice: str | None = None
+    settings: "ServerSettings | None" = None
 
 
 def _run(settings: dict[str, Any]) -> int:
     guarded.stop_on_signals(lambda number: sys.exit(exit_codes.SIGNALLED + number))
     from mtplx_tui.app import MtplxApp
+    from mtplx_tui.services import Chosen
     from mtplx_tui.store import Store, StoreError
+    from mtplx_tui.tour import Tour
 
     try:
         store = Store(paths.sessions_file())
@@ -69,10 +74,13 @@ def _run(settings: dict[str, Any]) -> int:
         return exit_codes.FAILED
     glyphs: GlyphName = "ascii" if settings["ascii"] else "unicode"
     given = settings.get("link")
-    with _here(settings["options"]) if given is None else _there(**given) as place:
+    chosen = Chosen(**settings.get("chosen", {}))
+    with _here(settings["options"], chosen) if given is None else _there(**given) as place:
+        notices = [*settings.get("notes", ()), *([place.notice] if place.notice else [])]
         app = MtplxApp(
             place.link, store, place.server_line, glyphs,
-            switch=place.switch, remote=place.remote, notice=place.notice,
+            switch=place.switch, remote=place.remote, notice="\n".join(notices) or None,
+            settings=place.settings, chosen=chosen, tour=Tour(paths.tour_file()),
         )  # fmt: skip
 
         def stop(number: int) -> None:
@@ -89,13 +97,14 @@ def _run(settings: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _here(options: dict[str, Any]) -> Iterator[Place]:
+def _here(options: dict[str, Any], chosen: "Chosen") -> Iterator[Place]:
     """An engine of our own, with a server around it."""
     from engine.engine import ThreadEngine
     from engine.supervised import SupervisedEngine
     from mtplx_tui.link import LocalLink
     from mtplx_tui.options import EngineOptions
     from mtplx_tui.saved_tuning import with_saved_tuning
+    from mtplx_tui.server_settings import LocalSettings
     from mtplx_tui.switch import Choice, SwitchableEngine
 
     config = replace(EngineOptions(**options).config(), cache_folder=paths.prefixes_folder())
@@ -106,8 +115,10 @@ def _here(options: dict[str, Any]) -> Iterator[Place]:
         return SupervisedEngine(partial(ThreadEngine, with_saved_tuning(chosen)), on_event)
 
     engine = SwitchableEngine(start, Choice(config.model, config.mode))
-    server = LateServer(engine)
-    yield Place(LocalLink(engine), lambda: server.line, engine)
+    held = LocalSettings(chosen.live, engine)
+    link = LocalLink(engine, held)
+    server = LateServer(engine, link.journal, held, chosen.kept.get("port", PORT))
+    yield Place(link, lambda: server.line, engine, settings=held)
     server.stop()
     engine.close(timeout=2.0)
 
@@ -118,6 +129,7 @@ def _there(url: str, kind: "Kind", key_file: str | None, attached: bool) -> Iter
     from mtplx_tui.remote import http
     from mtplx_tui.remote.openai import OpenAILink
     from mtplx_tui.remote.ours import RemoteLink
+    from mtplx_tui.remote.settings import RemoteSettings
     from mtplx_tui.services import Remote
 
     key = http.read_key(None if key_file is None else Path(key_file))
@@ -127,7 +139,8 @@ def _there(url: str, kind: "Kind", key_file: str | None, attached: bool) -> Iter
         "runs it ends, its engine does too."
     )
     remote = None if attached else Remote(url, lambda: getattr(link, "figures", None))
-    yield Place(link, lambda: link.line, remote=remote, notice=notice if attached else None)
+    held = RemoteSettings(url, key) if kind == "ours" else None
+    yield Place(link, lambda: link.line, remote=remote, notice=notice if attached else None, settings=held)
     link.close()
 
 
@@ -138,8 +151,11 @@ class LateServer:
         line: where it serves, or why it does not, in words for the screen.
     """
 
-    def __init__(self, engine: "EngineHandle") -> None:
+    def __init__(self, engine: "EngineHandle", journal: "Journal", settings: "LocalSettings", port: int) -> None:
         self.line = "starts when the model is loaded"
+        self._settings = settings
+        self._port = port
+        self._journal = journal
         self._engine = engine
         self._server: ServerThread | None = None
         self._announced = ExitStack()
@@ -164,13 +180,16 @@ class LateServer:
 
         try:
             keys = load_keys()
-            server = ServerThread(self._engine, port=PORT, keys=keys)
+            server = ServerThread(
+                self._engine, port=self._port, settings=self._settings.live, keys=keys, journal=self._journal
+            )
             server.start()
         except (KeysError, ServerStartError) as error:
             self.line = str(error)
             return
         self._server = server
-        taken = "" if server.address == f"http://{HOST}:{PORT}" else f" ({PORT} is taken)"
+        as_asked = self._port == 0 or server.address == f"http://{HOST}:{self._port}"
+        taken = "" if as_asked else f" ({self._port} is taken)"
         self.line = f"{server.address}/v1{taken}"
         with suppress(EngineError):
             self._engine.wait_ready()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtplx_tui import exit_codes, paths
-from mtplx_tui.commands import common
+from mtplx_tui.commands import common, defaults
 from mtplx_tui.commands.common import (
     CommandFailedError,
     DepthOption,
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.handle import EventSink
     from engine.supervised import SupervisedEngine
+    from server.settings import Settings
 
 GRACE_SECONDS = 10.0
 
 
 def serve(
+    context: typer.Context,
     model: ModelOption = None,
     mode: ModeOption = "mtp",
     depth: DepthOption = "auto",
@@ -51,6 +53,14 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name under which clients may call this server; repeat for more."),
     ] = None,
+    embedding_model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Answers /v1/embeddings; a folder or a name, as for --model."),
+    ] = None,
+    rerank_model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Answers /v1/rerank. Where both are one, it is loaded once."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Serve the model over HTTP, to programs on this machine unless --host says otherwise.
@@ -60,6 +70,9 @@ def serve(
     finish, and a second one ends them at once. An engine that fails is started again, three times in ten minutes.
     Where the bundled model is served here already and no options ask for more, its address is said, and that is all.
     """
+    from engine.retrieval.card import read_card
+    from engine.retrieval.config import RetrievalConfig
+    from engine.retrieval.retriever import Retrieval
     from mtplx_tui.running import announced, same
     from server.keys import KeysError, load_keys
     from server.run import ServerStartError, ServerThread
@@ -74,7 +87,12 @@ def serve(
         check_host(host, bool(keys))
     except (KeysError, ServerStartError) as error:
         raise UsageError(str(error)) from error
-    usual = (host, port, key_file, names) == ("localhost", 8000, None, [])
+    if embedding_model is not None:  # what is wrong with a card is said before a chat model is loaded for minutes
+        read_card(embedding_model, "embedding")
+    if rerank_model is not None:
+        read_card(rerank_model, "rerank")
+    wanted = (host, port, key_file, names, embedding_model, rerank_model)
+    usual = wanted == ("localhost", 8000, None, [], None, None)
     running = same(options) if usual else None
     if running is not None and running.keyed == bool(keys):
         common.say(f"{running.model} is served already, at {running.url}/v1 (process {running.pid}).")
@@ -93,13 +111,31 @@ def serve(
             common.print_json({"url": url[1], "model": engine.model.name, "mode": engine.model.mode})
 
     try:
-        server = ServerThread(engine, host, port, keys=keys, allow_hosts=names)
+        retrieval = Retrieval(engine, RetrievalConfig(embedding_model, rerank_model))
+        server = ServerThread(
+            engine,
+            host,
+            port,
+            settings=_live(defaults.given(context, "depth")),
+            keys=keys,
+            allow_hosts=names,
+            retrieval=retrieval,
+        )
         with life:
             return exit_codes.FAILED if run(server, say=say, grace=GRACE_SECONDS) else exit_codes.OK
     except ServerStartError as error:
         raise CommandFailedError(str(error)) from error
     finally:
         engine.close()
+
+
+def _live(depth_given: bool) -> "Settings":
+    """What is kept of the settings that may change while it serves. A depth that was given is the engine's own."""
+    from mtplx_tui.saved_settings import Saved, live
+
+    kept = defaults.kept()
+    settings = live(Saved() if kept is None else kept.saved)
+    return settings.model_copy(update={"depth": "auto"}) if depth_given else settings
 
 
 def _supervised(config: "EngineConfig", on_event: "EventSink") -> "SupervisedEngine":

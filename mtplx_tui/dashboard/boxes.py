@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from mtplx_tui.charts.bars import bar, meter
 from mtplx_tui.charts.columns import column_chart
 from mtplx_tui.charts.numbers import count, percent, rate, seconds, size
-from mtplx_tui.charts.strip import NAMES, strip
+from mtplx_tui.charts.strip import NAMES, drafted, strip
 from mtplx_tui.charts.waterfall import said
 from mtplx_tui.dashboard.breakeven import advice, break_even, step_seconds
 from mtplx_tui.dashboard.view import View
@@ -17,6 +17,10 @@ from mtplx_tui.state import RequestRow
 
 if TYPE_CHECKING:
     from mtplx_tui.remote.figures import ServerFigures
+
+
+AROUND_DEPTHS = 3
+"""Rows of the waterfall that are there at every depth: out, ms, and the newest step in words."""
 
 
 def waterfall(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -34,7 +38,12 @@ def waterfall(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line]
     columns = room - NAMES
     place = view.place or 0
     first = max(place - columns + 1, 0)
-    lines = strip(view.steps[first:], room, glyphs, None if view.place is None else place - first)
+    seen = view.steps[first:]
+    deepest = drafted(seen, room)
+    depth = min(deepest, max(height - 2 - AROUND_DEPTHS, 1))
+    if depth < deepest:
+        note = f"+{deepest - depth} deeper {glyphs.dot} {note}"
+    lines = strip(seen, room, glyphs, None if view.place is None else place - first, depth)
     lines += [*([()] if height - 2 > len(lines) + 1 else []), _step_line(view, place, room, glyphs)]
     if height - 2 > len(lines) + 1:
         lines += [(), _legend(room, glyphs)]
@@ -66,7 +75,8 @@ def acceptance(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line
     needed = break_even(rates, step_seconds(view.steps))
     cells = max(room - 16, 4)
     lines: list[Line] = []
-    for found in rates:
+    shown = rates[: max(height - 2, 1)]
+    for found in shown:
         value = found.conditional if view.conditional else found.cumulative
         drawn = bar(value or 0.0, cells, glyphs)
         if found.depth in needed and not view.conditional:
@@ -78,7 +88,8 @@ def acceptance(view: View, width: int, height: int, glyphs: Glyphs) -> list[Line
     if watched is not None and watched.tokens_per_step is not None:
         lines += [(), ((f"{watched.tokens_per_step:.2f}", "strong"), (" tokens a step", "muted"))]
     lines += wrap([(advice(rates, needed), "muted")], room)
-    return framed(lines, width, height, glyphs, title, "c at d / up to d")
+    more = f"+{len(rates) - len(shown)} deeper {glyphs.dot} " if len(shown) < len(rates) else ""
+    return framed(lines, width, height, glyphs, title, f"{more}c at d / up to d")
 
 
 def _marked(drawn: str, share: float, glyphs: Glyphs) -> str:

@@ -3,16 +3,20 @@
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from engine.errors import BadRequestError, EngineError
 from engine.handle import EngineState, ModelInfo
+from engine.request import Sampling
 from mtplx_tui.link import Question
 from mtplx_tui.remote import http
 from server.facts import AnswerFacts, RequestFacts
+
+if TYPE_CHECKING:
+    from mtplx_tui.sent import Sent
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +62,14 @@ class Api:
         self.url = url
         self._http = http.client(url, key)
 
-    def ask(self, question: Question) -> None:
-        """Hand a question in. Raises UnsentError, BadRequestError, or EngineError with the server's words."""
+    def ask(self, question: Question, own: Sampling | None) -> None:
+        """Hand a question in; `own` is the sampling of the model there.
+
+        Raises UnsentError, BadRequestError, or EngineError with the server's words.
+        """
         for last in (False, True):
             try:
-                response = self._http.post("/v1/mtplx/ask", json=_body(question))
+                response = self._http.post("/v1/mtplx/ask", json=_body(question, own))
             except httpx.TransportError as error:
                 if last:
                     raise UnsentError(f"Not sent to {self.url}: {http.trouble(error)}.") from error
@@ -93,6 +100,17 @@ class Api:
             return _ANSWER.validate_json(response.content)
 
         return self._get(f"/v1/mtplx/requests/{request_id}/answer", read)
+
+    def sent(self, request_id: str, start: int) -> "Sent":
+        """A request as the model got it, from token `start` of its prompt on. Raises LostError."""
+        from mtplx_tui.sent import Sent
+
+        def read(response: httpx.Response) -> Sent:
+            if response.status_code != 200:
+                raise LostError(http.refusal(response))
+            return Sent.read(response.content)
+
+        return self._get(f"/v1/mtplx/requests/{request_id}?prompt_start={start}", read)
 
     def requests(self) -> tuple[RequestFacts, ...]:
         """Those that run, and the last that ended."""
@@ -133,7 +151,8 @@ class Api:
             raise NotNowError("it does not answer as a server of this version does") from error
 
 
-def _body(question: Question) -> dict[str, Any]:
+def _body(question: Question, own: Sampling | None) -> dict[str, Any]:
+    """What is the model's `own` is left to the server, whose settings may say otherwise."""
     body: dict[str, Any] = {
         "id": question.id,
         "messages": [dict(message) for message in question.messages],
@@ -145,6 +164,8 @@ def _body(question: Question) -> dict[str, Any]:
     if question.tools:
         body["tools"] = [dict(tool) for tool in question.tools]
     if question.sampling is not None:
-        sampling = asdict(question.sampling)
-        body |= sampling | {"logit_bias": {str(token): bias for token, bias in question.sampling.logit_bias}}
+        bias = {str(token): bias for token, bias in question.sampling.logit_bias}
+        sampling = asdict(question.sampling) | {"logit_bias": bias}
+        kept = {} if own is None else asdict(own)
+        body |= {name: value for name, value in sampling.items() if name == "logit_bias" or value != kept.get(name)}
     return body

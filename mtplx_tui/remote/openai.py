@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -37,6 +37,9 @@ from engine.request import Sampling
 from mtplx_tui.link import Question
 from mtplx_tui.remote import http
 from mtplx_tui.remote.figures import ServerFigures, figures_of
+
+if TYPE_CHECKING:
+    from mtplx_tui.sent import Sent
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class _Answer:
     last_at: float = 0.0
     reason: str | None = None
     usage: Mapping[str, Any] | None = None
+    calls: "_Calls" = field(default_factory=lambda: _Calls())
 
 
 class OpenAILink:
@@ -125,6 +129,9 @@ class OpenAILink:
     def count(self, text: str) -> int | None:
         return None
 
+    def sent(self, request_id: str, start: int = 0) -> "Sent":
+        raise EngineError(f"{self.url} has no way to tell what was sent to its model.")
+
     def cancel(self, request_id: str) -> None:
         answer = self._running.get(request_id)
         if answer is not None:
@@ -171,7 +178,7 @@ class OpenAILink:
             raise EngineError(str(error.get("message", error) if isinstance(error, dict) else error))
         answer.usage = chunk.get("usage") or answer.usage
         for choice in chunk.get("choices") or ():
-            spans = tuple(_spans(choice.get("delta") or {}))
+            spans = tuple(_spans(choice.get("delta") or {}, answer.calls))
             if spans:
                 self._say(answer, spans)
             answer.reason = choice.get("finish_reason") or answer.reason
@@ -190,6 +197,8 @@ class OpenAILink:
     def _finish(self, answer: _Answer, error: str | None) -> None:
         reason: FinishReason = "cancelled" if answer.cancelled else "length" if answer.reason == "length" else "stop"
         self._running.pop(answer.id, None)
+        if error is None and (closing := tuple(answer.calls.end())):
+            self._tell(answer, TokenEvent(answer.id, time.monotonic(), (), closing))
         usage = answer.usage or {}
         made = int(usage.get("completion_tokens") or answer.tokens)
         details = usage.get("completion_tokens_details") or {}
@@ -283,7 +292,34 @@ def model_of(listed: Mapping[str, Any]) -> ModelInfo:
     )  # fmt: skip
 
 
-def _spans(delta: Mapping[str, Any]) -> Iterator[Span]:
+class _Calls:
+    """Tool calls as the API streams them, told as a model would write them: JSON with `name` and `arguments`."""
+
+    def __init__(self) -> None:
+        self._open: tuple[object, object] | None = None
+        self._told = False  # something of the open call's arguments
+
+    def spans(self, call: Mapping[str, Any]) -> Iterator[Span]:
+        """A piece of a call: the first of one has its name, all of one have the same index."""
+        function = call.get("function") or {}
+        name, arguments = function.get("name"), function.get("arguments") or ""
+        here = (call.get("index"), None if call.get("index") is not None else call.get("id"))
+        if isinstance(name, str) and name and here != self._open:
+            yield from self.end()
+            self._open, self._told = here, False
+            yield Span("tool", f'{{"name": {json.dumps(name)}, "arguments": ', opens=True)
+        if arguments:
+            self._told = True
+            yield Span("tool", str(arguments))
+
+    def end(self) -> Iterator[Span]:
+        """The call that is open has ended."""
+        if self._open is not None:
+            yield Span("tool", "}" if self._told else "{}}")
+        self._open = None
+
+
+def _spans(delta: Mapping[str, Any], calls: _Calls) -> Iterator[Span]:
     for name in FIRST_NAMES:
         if isinstance(text := delta.get(name), str) and text:
             yield Span("reasoning", text)
@@ -291,10 +327,7 @@ def _spans(delta: Mapping[str, Any]) -> Iterator[Span]:
     if isinstance(text := delta.get("content"), str) and text:
         yield Span("text", text)
     for call in delta.get("tool_calls") or ():
-        function = call.get("function") or {}
-        name, arguments = function.get("name") or "", function.get("arguments") or ""
-        if name or arguments:
-            yield Span("tool", f"{name}\n{arguments}" if name else arguments, opens=bool(name))
+        yield from calls.spans(call)
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
 from engine.events import (
@@ -35,6 +35,9 @@ from mtplx_tui.remote.api import Api, LostError, NotNowError, UnsentError
 from mtplx_tui.remote.own import Own
 from server.event_json import Frame, UnreadableError, decode
 from server.facts import AnswerFacts, Hello, Lost, RequestFacts
+
+if TYPE_CHECKING:
+    from mtplx_tui.sent import Sent
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +99,7 @@ class RemoteLink:
                 raise EngineError(f"{self.url} can not be reached just now: {self._trouble}.")
             self._own[own.id] = own
         try:
-            self._api.ask(question)
+            self._api.ask(question, None if self._model is None else self._model.sampling)
         except BaseException as error:
             with self._lock:
                 self._own.pop(own.id, None)
@@ -115,6 +118,12 @@ class RemoteLink:
 
     def count(self, text: str) -> int | None:
         return None
+
+    def sent(self, request_id: str, start: int = 0) -> "Sent":
+        try:
+            return self._api.sent(request_id, start)
+        except (NotNowError, LostError) as error:
+            raise EngineError(f"{self.url} does not tell what was sent to its model: {error}.") from error
 
     def cancel(self, request_id: str) -> None:
         with self._lock:

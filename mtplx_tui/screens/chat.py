@@ -15,24 +15,27 @@ from mtplx_tui.bridge import Pulled
 from mtplx_tui.conversation import Phase
 from mtplx_tui.drafts import Draft
 from mtplx_tui.glyphs import one_line
-from mtplx_tui.keys import CHAT_KEYS, READING_KEYS, bindings, footer
+from mtplx_tui.keys import CARD_KEYS, CHAT_KEYS, READING_KEYS, bindings, footer
 from mtplx_tui.layout.spans import Line
 from mtplx_tui.rooms import CHAT
+from mtplx_tui.screens.calls import Calls
 from mtplx_tui.screens.figures import Figures, chat_figures
 from mtplx_tui.screens.help import section
 from mtplx_tui.screens.reading import Reading
 from mtplx_tui.screens.room import EDGE_ROWS, PANEL_WIDTH, Room
 from mtplx_tui.screens.saved_chats import SavedChats
+from mtplx_tui.screens.sending import Sending
 from mtplx_tui.screens.sessions import SessionsScreen
 from mtplx_tui.screens.typing import Typing
 from mtplx_tui.services import Services
-from mtplx_tui.slash import Command, as_message, matching, parse
+from mtplx_tui.slash import Command, matching, parse
 from mtplx_tui.store import Store, StoreError
 from mtplx_tui.talk import Talk, Turn
 from mtplx_tui.tuning import collect
-from mtplx_tui.widgets.blocks import Answer, Notice, UserMessage, Welcome
+from mtplx_tui.widgets.blocks import Notice, UserMessage, Welcome
 from mtplx_tui.widgets.composer import Composer
 from mtplx_tui.widgets.lines import Lines
+from mtplx_tui.widgets.tour_line import TourLine
 from mtplx_tui.widgets.transcript import Transcript
 
 QUIT_TWICE_S = 2.0
@@ -49,28 +52,32 @@ class ChatScreen(Room):
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
-        self.talk = Talk(services.link, services.bridge, services.recorder)
+        self.talk = Talk(services.link, services.bridge, services.recorder, services.wall)
         self._failure: str | None = None
         self._settled = False
         self._ready = False
         self._interrupted_at = -QUIT_TWICE_S
-        self._editing: int | None = None
-        self._set_aside = Draft()
+        self.unfold: bool | None = None
+        """Whether new answers show their thinking; None follows the stream."""
 
     def compose_body(self) -> ComposeResult:
         glyphs = self.services.glyphs
         yield Lines(glyphs, id="panel")
         yield Transcript(glyphs, id="transcript")
         yield Lines(glyphs, id="status")
+        yield TourLine(glyphs, self.services.tour)
         with Horizontal(id="compose"):
             yield Static(">", id="prompt", markup=False)
             yield Composer(glyphs, id="composer")
 
     def on_mount(self) -> None:
         self.transcript = self.query_one(Transcript)
+        self.transcript.unfold_by(self.unfold)
         self.composer = self.query_one(Composer)
         self.figures = Figures(self, self.services, self.talk)
         self.saved = SavedChats(self)
+        self.calls = Calls(self)
+        self.sending = Sending(self)
         self._reading = Reading(self)
         self._typing = Typing(self)
         compose = self.query_one("#compose")
@@ -84,6 +91,7 @@ class ChatScreen(Room):
     def on_resize(self, event: Resize) -> None:
         super().on_resize(event)
         self.query_one("#panel").styles.height = max(event.size.height - EDGE_ROWS, 0)
+        self.call_after_refresh(self._keys_of_focus)
         self.call_after_refresh(self.figures.draw)
 
     def subject(self) -> str:
@@ -98,7 +106,9 @@ class ChatScreen(Room):
 
     def help_page(self) -> list[Line]:
         reading = [(key.shown, key.help) for key in READING_KEYS if key.help]
-        return [*super().help_page(), (), *section("While messages are read", reading)]
+        cards = [(key.shown, key.help) for key in CARD_KEYS]
+        read, asked = section("While messages are read", reading), section("At a tool call that waits", cards)
+        return [*super().help_page(), (), *read, (), *asked]
 
     # What came
 
@@ -106,7 +116,7 @@ class ChatScreen(Room):
         """Take in what came for this chat, whichever room is seen."""
         turn = self.talk.turn
         if turn is not None:
-            self._advance(turn, self.talk.take(pulled) is not None)
+            self.advance(turn, self.talk.take(pulled) is not None)
         self._tell_failure()
         if not self._ready and self.services.model() is not None:
             self._ready = True
@@ -115,13 +125,15 @@ class ChatScreen(Room):
     def beat(self, pulled: Pulled) -> None:
         self.figures.update(bool(pulled.events), pulled.finish is not None)
 
-    def _advance(self, turn: Turn, ended: bool) -> None:
+    def advance(self, turn: Turn, ended: bool) -> None:
+        """Draw how far a turn is, and take the next step of it."""
         if turn.phase is Phase.LOADING and self.services.model() is not None:
-            turn.phase = Phase.RENDERING  # now: the next beat may come before the worker begins
-            self._submit(turn)
+            self.sending.hand_in(turn)
         turn.answer.waiting = self._waiting(turn.phase)
         self.transcript.update(turn.answer)
+        self.calls.show(turn)
         if ended:
+            self.calls.take(turn)
             self.set_timer(COLLECT_AFTER_S, self._collect)
 
     def _waiting(self, phase: Phase) -> str:
@@ -156,8 +168,8 @@ class ChatScreen(Room):
         self._failure = failure
         turn = self.talk.turn
         if turn is not None and turn.phase in (Phase.LOADING, Phase.RENDERING):
-            self._give_back(turn)
-        self._end_welcome()
+            self.sending.give_back(turn)
+        self.sending.end_welcome()
         self.transcript.add(
             Notice(failure, "error"),
             Notice("No model is running. ^Q leaves; `mtplx-tui --model NAME` starts with another, `mtplx-tui doctor` "
@@ -168,16 +180,15 @@ class ChatScreen(Room):
 
     @on(Composer.Submitted)
     def _send(self, event: Composer.Submitted) -> None:
-        state = self.services.link.state
         if (command := parse(event.draft.text)) is not None:
             self.composer.put(Draft())
             self._run(*command)
         elif self.talk.turn is not None:
             self.say("An answer is still being written. Esc stops it; then Enter sends this.")
-        elif state in ("failed", "closed"):
-            self.say(f"Not sent, no model is running. {self._failure or ''}", "error")
-        else:
-            self._begin(event.draft)
+        elif self.calls.busy:
+            self.say("A tool is still at work; Enter sends this once it is done.")
+        elif self.may_ask():
+            self.sending.begin(event.draft)
 
     @on(TextArea.Changed)
     def _suggest(self) -> None:
@@ -189,6 +200,8 @@ class ChatScreen(Room):
         if len(found) == 1:
             names = f"/{found[0].name} {found[0].argument}  {found[0].help}"
         hint = dot.join(("Enter send", "^J newline", "Esc stop", "/ commands"))
+        if self.calls.waiting:
+            hint = dot.join(("a tool call waits", "Esc goes to it", "Enter denies it and sends"))
         self.query_one("#compose").border_subtitle = (f"Tab {names}" if found else hint).replace("[", "\\[")
 
     @work(group="typing", exclusive=True)
@@ -201,34 +214,6 @@ class ChatScreen(Room):
     @work(group="typing", exclusive=True)
     async def action_typing(self, what: str) -> None:
         await getattr(self._typing, what)("")
-
-    def _begin(self, draft: Draft) -> None:
-        glyphs = self.services.glyphs
-        draft = Draft(as_message(draft.text), draft.pastes)
-        self._end_welcome()
-        user, answer = UserMessage(draft.expanded(), self.services.wall()), Answer(glyphs, live=True)
-        if self._editing is None:
-            turn = self.talk.begin(draft, user, answer)
-        else:
-            turn = self.talk.begin_instead(self._editing, draft, user, answer)
-        self.composer.put(Draft())
-        self.composer.prompts.add(draft)
-        self._edit_ended()
-        self._started(turn)
-
-    def _started(self, turn: Turn) -> None:
-        gone = {id(said) for said in turn.replaced}
-        taken = [block for block in self.transcript.blocks
-                 if isinstance(block, UserMessage | Answer) and id(block.said) in gone]  # fmt: skip
-        if taken:
-            first = self.transcript.blocks.index(taken[0])
-            turn.taken = list(self.transcript.blocks[first:])
-            self.transcript.replace(self.transcript.blocks[:first])
-        self.transcript.add(*turn.blocks)
-        if self.transcript.has_focus:
-            self.transcript.choose(turn.answer)
-        self._advance(turn, False)
-        self.figures.draw()
 
     # Reading
 
@@ -251,61 +236,36 @@ class ChatScreen(Room):
         self.composer.focus()
         self.composer.insert(event.text)
 
+    @on(Transcript.Decided)
+    def _decide(self, event: Transcript.Decided) -> None:
+        self.run_worker(self.calls.decide(event.card, event.word), group="tools")
+
+    def calls_changed(self) -> None:
+        """Tool calls wait for the user's word, or do so no more."""
+        self._suggest()
+        self._keys_of_focus()
+
     @on(events.DescendantFocus)
+    @on(Transcript.Chosen)
     def _keys_of_focus(self) -> None:
-        keys = READING_KEYS if self.transcript.has_focus else self.KEYS
+        cards = CARD_KEYS if self.transcript.decides is not None else ()
+        keys = (*cards, *READING_KEYS) if self.transcript.has_focus else self.KEYS
         self.query_one("#foot", Lines).show([footer(keys, self.size.width)])
-
-    def edit(self, place: int, draft: Draft) -> None:
-        """Have a message of the user's edited; what is being written meanwhile is set aside."""
-        self._editing, self._set_aside = place, self.composer.draft
-        self.composer.put(draft)
-        self.query_one("#compose").border_title = "edit message (Esc leaves it as it was)"
-        self.composer.focus()
-
-    def _edit_ended(self) -> None:
-        if self._editing is not None:
-            self._editing = None
-            self.query_one("#compose").border_title = "message"
-            self.composer.put(self._set_aside)
-
-    def answer_again(self, place: int) -> None:
-        """Have the answer at `place` made anew."""
-        if self.services.link.state in ("failed", "closed"):
-            self.say(f"No model is running. {self._failure or ''}", "error")
-            return
-        self._started(self.talk.begin_again(place, Answer(self.services.glyphs, live=True)))
-
-    def _end_welcome(self) -> None:
-        if any(isinstance(block, Welcome) for block in self.transcript.blocks):
-            self.transcript.replace([block for block in self.transcript.blocks if not isinstance(block, Welcome)])
-
-    @work(group="submit")
-    async def _submit(self, turn: Turn) -> None:
-        failure = await self.talk.submit(turn)
-        if failure is not None:
-            self._give_back(turn)
-            self.transcript.add(Notice(failure, "error"))
-            self.figures.draw()
-
-    def _give_back(self, turn: Turn) -> None:
-        """Take an unsent message out of the chat and put it back into the composer."""
-        draft = self.talk.withdraw(turn)
-        self.transcript.take_out(*turn.blocks)
-        self.transcript.add(*turn.taken)
-        written = self.composer.draft
-        self.composer.put(Draft(draft.text + (f"\n{written.text}" if written.text else ""), draft.pastes))
 
     def action_stop(self) -> None:
         """Esc: what is most urgent to end. In an idle chat it goes to the messages, and from there back."""
         turn = self.talk.turn
         if turn is not None:
             if not self.talk.stop():
-                self._give_back(turn)
-        elif self._editing is not None:
-            self._edit_ended()
+                self.sending.give_back(turn)
+        elif self.sending.editing is not None:
+            self.sending.end_edit()
         elif self.transcript.has_focus:
             self.composer.focus()
+        elif self.calls.waiting:
+            self.transcript.focus()
+        elif self.services.tour is not None and self.services.tour.skip():
+            return
         elif any(isinstance(block, UserMessage) for block in self.transcript.blocks):
             self.transcript.focus()
         self.figures.draw()
@@ -333,7 +293,9 @@ class ChatScreen(Room):
     def action_new_session(self) -> None:
         if self.may_switch():
             self.talk.start_over()
+            self.calls.new_chat()
             self.transcript.replace([Welcome()])
+            self.composer.focus()
             self.figures.draw()
 
     @work(exclusive=True, group="sessions")
@@ -349,9 +311,20 @@ class ChatScreen(Room):
             self.say(str(error), "error")
 
     def may_switch(self) -> bool:
-        if self.talk.turn is None:
+        """Whether nothing of this chat is under way; says so where something is."""
+        if self.talk.turn is not None:
+            self.say("An answer is still being written. Esc stops it first.")
+        elif self.calls.busy:
+            self.say("A tool is still at work; this can be done once it is done.")
+        else:
             return True
-        self.say("An answer is still being written. Esc stops it first.")
+        return False
+
+    def may_ask(self) -> bool:
+        """Whether there is, or will be, a model to ask; says so where there is none."""
+        if self.services.link.state not in ("failed", "closed"):
+            return True
+        self.say(f"Not sent, no model is running. {self._failure or ''}", "error")
         return False
 
     @work(group="history")

@@ -1,5 +1,6 @@
 """The dashboard: is it fast, why, and who asks for what."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
+from engine.errors import EngineError
 from mtplx_tui import paths
 from mtplx_tui.bridge import Pulled
-from mtplx_tui.dashboard.detail import detail
+from mtplx_tui.dashboard.detail import TOKENS_SHOWN, detail, sent_lines, unknown
 from mtplx_tui.dashboard.export import export
 from mtplx_tui.dashboard.page import page
 from mtplx_tui.dashboard.view import View
@@ -20,7 +22,7 @@ from mtplx_tui.machine import look
 from mtplx_tui.screens.page import PageScreen
 from mtplx_tui.screens.page_room import PageRoom
 from mtplx_tui.services import Services
-from mtplx_tui.state import BINS_KEPT, STEPS_KEPT
+from mtplx_tui.state import BINS_KEPT, STEPS_KEPT, RequestRow
 
 if TYPE_CHECKING:
     from mtplx_tui.remote.figures import ServerFigures
@@ -39,7 +41,13 @@ class DashboardScreen(PageRoom):
         Key("right", "", "step(-1)", None, ""),
         Key("up", "Up/Down", "choose(-1)", None, "choose a request"),
         Key("down", "", "choose(1)", None, ""),
-        Key("enter", "Enter", "detail", "detail", "all that is known of the chosen request"),
+        Key(
+            "enter",
+            "Enter",
+            "detail",
+            "detail",
+            "what is known of the chosen request, and what the model got, by token",
+        ),
         Key("x", "x", "cancel", "cancel", "cancel the chosen request, whoever asked"),
         Key("c", "c", "conditional", None, "acceptance up to a depth, or at it given that those before held"),
         Key("l", "l", "log", "log", "the program's own log"),
@@ -124,10 +132,23 @@ class DashboardScreen(PageRoom):
         self.notify(f"Cancelled {row.id}.", markup=False)
 
     def action_detail(self) -> None:
-        glyphs = self.services.glyphs
         row = (self._held or self._view()).chosen_row
         if row is not None:
-            self.app.push_screen(PageScreen(glyphs, f"request {one_line(row.id, glyphs)}", detail(row, glyphs)))
+            self.run_worker(self._detail(row), group="detail", exclusive=True)
+
+    async def _detail(self, row: RequestRow) -> None:
+        glyphs = self.services.glyphs
+
+        def told() -> list[Line]:
+            try:
+                sent = self.services.link.sent(row.id, max(row.prompt_tokens - TOKENS_SHOWN, 0))
+            except EngineError as error:
+                return unknown(str(error), glyphs)
+            return sent_lines(sent, glyphs)
+
+        lines = [*detail(row, glyphs), (), *await asyncio.to_thread(told)]
+        if self.is_current:
+            self.app.push_screen(PageScreen(glyphs, f"request {one_line(row.id, glyphs)}", lines))
 
     def action_log(self) -> None:
         lines: list[Line] = [((one_line(text, self.services.glyphs), ""),) for text in self.services.log.lines]

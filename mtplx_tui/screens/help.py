@@ -15,10 +15,10 @@ def help_lines(keys: Sequence[Key], figures: Sequence[tuple[str, str]]) -> list[
     return [*lines, (), *section("Figures", figures)] if figures else lines
 
 
-def section(title: str, rows: Sequence[tuple[str, str]]) -> list[Line]:
-    """A heading, and rows of a name with a text beside it."""
+def section(title: str, rows: Sequence[tuple[str, str]], width: int = TEXT_WIDTH) -> list[Line]:
+    """A heading, and rows of a name with a text beside it, in `width` cells."""
     lines: list[Line] = [((title, "heading"),)]
     for name, text in rows:
-        first, *rest = wrap([(text, "")], TEXT_WIDTH - NAME_WIDTH)
+        first, *rest = wrap([(text, "")], width - NAME_WIDTH)
         lines += [((f"{name:<{NAME_WIDTH}}", "strong"), *first), *(((" " * NAME_WIDTH, ""), *line) for line in rest)]
     return lines

@@ -8,7 +8,7 @@ from mtplx_tui.bridge import Pulled
 from mtplx_tui.charts.numbers import seconds
 from mtplx_tui.glyphs import one_line
 from mtplx_tui.layout.spans import Line, wrap
-from mtplx_tui.runs.job import Job
+from mtplx_tui.runs.job import Job, State
 from mtplx_tui.screens.page_room import PageRoom
 from mtplx_tui.services import Services
 
@@ -69,6 +69,10 @@ class JobRoom(PageRoom):
 
     def figures_help(self) -> Sequence[tuple[str, str]]:
         return self.FIGURES
+
+    def shows(self, state: State) -> bool:
+        """Whether what is drawn is a job in this state."""
+        return self._drawn == state
 
     def begin(self, make: Callable[[], Job]) -> None:
         """Start a measurement, unless one runs or the engine is busy with answers that would disturb it."""

@@ -6,9 +6,11 @@ from mtplx_tui.clipboard import copy
 from mtplx_tui.conversation import Said
 from mtplx_tui.layout.markdown import code_blocks
 from mtplx_tui.screens.ask import AskScreen
+from mtplx_tui.screens.steps import StepsScreen
 from mtplx_tui.session_export import document
 from mtplx_tui.store import StoreError
 from mtplx_tui.widgets.blocks import Answer, Block, UserMessage
+from mtplx_tui.widgets.tool_card import ToolCard
 
 if TYPE_CHECKING:
     from mtplx_tui.screens.chat import ChatScreen
@@ -27,7 +29,7 @@ class Reading:
     def _chosen(self) -> tuple[int, Said] | None:
         """The chosen message with its place in the conversation."""
         block = self._chat.transcript.chosen
-        said = block.said if isinstance(block, UserMessage | Answer) else None
+        said = block.said if isinstance(block, UserMessage | Answer | ToolCard) else None
         places = [place for place, each in enumerate(self._chat.talk.conversation.said) if each is said]
         return (places[0], said) if said is not None and places else None
 
@@ -65,18 +67,38 @@ class Reading:
         if chosen is None or chosen[1].role != "user":
             self._chat.say("Only messages of yours can be edited; r has an answer made anew.")
         elif self._chat.may_switch():
-            self._chat.edit(chosen[0], self._chat.composer.draft_of(chosen[1].content))
+            self._chat.sending.edit(chosen[0], self._chat.composer.draft_of(chosen[1].content))
 
     def regenerate(self) -> None:
         """Another answer, as another version; from a question, to that question."""
         chosen = self._chosen
         if chosen is None or not self._chat.may_switch():
             return
-        place = chosen[0] if chosen[1].role == "assistant" else chosen[0] + 1
-        if place >= len(self._chat.talk.conversation.said):
+        said = self._chat.talk.conversation.said
+        place = next((i for i in range(chosen[0], len(said)) if said[i].role == "assistant"), None)
+        if place is not None:
+            self._chat.sending.again(place)
+        elif said[-1].role == "tool":
+            self._chat.sending.go_on()
+        else:
             self._chat.say("There is no answer yet to make anew.")
+
+    def steps(self) -> None:
+        """How the chosen answer was made."""
+        block, talk = self._chat.transcript.chosen, self._chat.talk
+        if not isinstance(block, Answer):
+            self._chat.say("Only answers are made in steps; choose one with the arrow keys.")
             return
-        self._chat.answer_again(place)
+        if talk.turn is not None and talk.turn.answer is block:
+            trace = talk.turn.trace
+        else:
+            trace = talk.traces.of(block.said.ref) if block.said is not None else None
+        if trace is None:
+            self._chat.say("The steps of this answer are not known: they are kept until the program ends, not saved.")
+        elif trace.ended and not trace.steps:
+            self._chat.say("This server does not tell its steps.")
+        else:
+            self._chat.app.push_screen(StepsScreen(self._chat.services.glyphs, trace, talk))
 
     async def version(self, by: int) -> None:
         """The version before or after the chosen message, with what followed it."""

@@ -86,6 +86,8 @@ class Room(Screen[None]):
         self.call_after_refresh(self.draw_top)
 
     def action_help(self) -> None:
+        if self.services.tour is not None:
+            self.services.tour.done("help")
         self.app.push_screen(PageScreen(self.services.glyphs, "help", self.help_page()))
 
     def help_page(self) -> list[Line]:

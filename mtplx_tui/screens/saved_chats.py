@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mtplx_tui.store import MessageRow, SessionFacts, Store
 from mtplx_tui.talk import resumed_blocks
 from mtplx_tui.widgets.blocks import Answer, Block, UserMessage, Welcome
+from mtplx_tui.widgets.tool_card import ToolCard
 
 if TYPE_CHECKING:
     from mtplx_tui.screens.chat import ChatScreen
@@ -41,8 +42,9 @@ class SavedChats:
         elif place < len(chat.talk.conversation.said):
             said = chat.talk.conversation.said[place]
             chosen = [block for block in chat.transcript.blocks
-                      if isinstance(block, UserMessage | Answer) and block.said is said]  # fmt: skip
+                      if isinstance(block, UserMessage | Answer | ToolCard) and block.said is said]  # fmt: skip
             chat.transcript.choose(chosen[0])
+        chat.calls.reopen()
         chat.figures.draw()
 
     async def fork(self, session_id: int, message_id: int | None = None) -> None:
@@ -59,7 +61,7 @@ class SavedChats:
     def _answer(self, reasoning: str, content: str, tool: str) -> Answer:
         return Answer(self._chat.services.glyphs, reasoning, content, tool)
 
-    def _show(self, blocks: list[UserMessage | Answer]) -> None:
+    def _show(self, blocks: list[UserMessage | Answer | ToolCard]) -> None:
         shown: list[Block] = [*blocks]
         self._chat.transcript.replace(shown or [Welcome()])
         composer = self._chat.composer

@@ -11,9 +11,12 @@ from mtplx_tui.charts.numbers import count
 from mtplx_tui.editor import EditorError, edited
 from mtplx_tui.options_of_chat import OptionError, changed, in_words
 from mtplx_tui.rooms import TABS
+from mtplx_tui.screens.ask import AskScreen
 from mtplx_tui.screens.pick import PickScreen
 from mtplx_tui.session_export import Form, write
 from mtplx_tui.store import StoreError
+from mtplx_tui.tools.errors import ToolError
+from mtplx_tui.tools.files import chosen_folder
 
 if TYPE_CHECKING:
     from mtplx_tui.screens.chat import ChatScreen
@@ -151,6 +154,33 @@ class Typing:
         kept = {name: value for name, value in session.options.items() if name != "thinking"}
         session.options = kept if word == "on" else kept | {"thinking": False}
         await self._keep("The model may think first." if word == "on" else "The model answers without thinking.")
+
+    async def tools(self, argument: str) -> None:
+        """Turn the tools of this chat on, with a folder that the model may ask to read from, or off."""
+        session = self._chat.talk.conversation.session
+        kept = {name: value for name, value in session.options.items() if name != "tools"}
+        if argument == "off":
+            session.options = kept
+            await self._keep("The model has no tools in this chat.")
+            return
+        if not argument:
+            question = "folder whose files the model may ask to read; empty: no files"
+            given = await self._chat.app.push_screen_wait(AskScreen(question, self._folder()))
+            if given is None:
+                return
+            argument = given.strip()
+        try:
+            folder = await asyncio.to_thread(chosen_folder, argument) if argument else None
+        except ToolError as error:
+            self._chat.say(str(error), "error")
+            return
+        session.options = {**kept, "tools": {"folder": str(folder) if folder else None}}
+        where = f" and read files of {folder}" if folder else ""
+        await self._keep(f"The model may calculate, see the time{where}; each call asks you. /tools off ends it.")
+
+    def _folder(self) -> str:
+        toolbox = self._chat.talk.toolbox
+        return str(toolbox.folder) if toolbox and toolbox.folder else ""
 
     async def _keep(self, said: str) -> None:
         session = self._chat.talk.conversation.session

@@ -98,6 +98,7 @@ class Answer:
         waiting: what is waited for before the first token, in words; `progress` is a share of it, if known.
         unfold: whether the thinking is drawn; None follows the stream: while it comes, and folded once text begins.
         thought_tokens, thought_s: size of the thinking, where known.
+        calling: tool calls follow it, each on a card of its own.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Answer:
         self.unfold: bool | None = None
         self.thought_tokens: int | None = None
         self.thought_s: float | None = None
+        self.calling = False
         self._glyphs = glyphs
         self._settled: list[Line] = []
         self._settled_inset: list[Line] = []
@@ -140,7 +142,8 @@ class Answer:
     @property
     def thinking(self) -> bool:
         """The thinking is what now comes."""
-        return self.live and self.has_thinking and not self._content.source.strip() and not self._tool.source
+        spoken = self._content.source.strip() or self._tool.source or self.calling
+        return self.live and self.has_thinking and not spoken
 
     @property
     def has_thinking(self) -> bool:
@@ -155,6 +158,8 @@ class Answer:
         return not (self.has_thinking or self._content.source.strip() or self._tool.source)
 
     def lines(self, width: int, glyphs: Glyphs) -> list[Line]:
+        if self.calling and self.empty and self.note is None:
+            return []  # its cards say it all
         room = min(max(width - 2 * len(MARGIN), 10), TEXT_WIDTH)
         settled, last = self._content.lay_out(room, glyphs)
         tail = list(last)
@@ -162,7 +167,7 @@ class Answer:
             tail += [*([()] if settled or last else []), (("tool call (not run)", "muted"),), *self._tool.lay_out(room)]
         if self.live and self.empty:
             tail = [self._waiting_line(room, glyphs)]
-        elif self.live and not self.thinking:
+        elif self.live and not self.thinking and not self.calling:
             tail = _with_cursor(tail, room, glyphs)
         head = self._thinking_lines(room, glyphs)
         if head and (settled or tail):

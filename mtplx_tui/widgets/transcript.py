@@ -1,60 +1,25 @@
-"""The conversation as one scrolling widget that draws lines: it costs the same with ten messages and with a thousand.
+"""The conversation while it is read: which message is chosen, and what can be done with it by keys."""
 
-One widget a message, let alone the 34 that Textual's Markdown makes of one, is laid out anew on each change. Here a
-growing answer repaints the lines that changed, and a scroll repaints the view from strips that are kept.
-"""
-
-from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import ClassVar
 
-from rich.cells import cell_len
-from rich.segment import Segment
 from textual import events
 from textual.binding import BindingType
-from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.selection import Selection
-from textual.strip import Strip
 
 from mtplx_tui.glyphs import Glyphs
-from mtplx_tui.keys import READING_KEYS, bindings
-from mtplx_tui.layout.spans import Line, merge, plain
+from mtplx_tui.keys import CARD_KEYS, READING_KEYS, bindings
+from mtplx_tui.layout.spans import Line, merge
+from mtplx_tui.widgets.block_view import BlockView
 from mtplx_tui.widgets.blocks import Answer, Block, UserMessage
-from mtplx_tui.widgets.painting import ROLE_CLASSES, Painter
-
-PAGE_BLOCKS = 40
-"""Blocks that are laid out at first; older ones follow, as many again, when the view is scrolled to the top."""
-
-NEAR_END = 2
-"""Rows from the bottom at which a view that is scrolled down follows new text again. Textual's own anchor asks for the
-very last row, which a stream keeps moving away (Textualize/textual#6677)."""
+from mtplx_tui.widgets.tool_card import ToolCard, Word
 
 
-SLACK_ROWS = 3
-"""Rows that are left free below a growing answer when the view has to move: it then moves, and is painted whole, a
-quarter as often, and text stands still while it is read."""
+class Transcript(BlockView, can_focus=True):
+    """The blocks of the chat; `chosen` is the one that the keys are about, while it has the focus."""
 
-_Row = tuple[Strip, Strip]
-"""A row without and with the scroll mark in its last column, so that a scroll repaints from what is kept."""
-
-
-def _mark(top: int, height: int, total: int) -> tuple[int, int]:
-    """First row and length of the scroll mark, in a view of `height` rows from row `top` of `total`."""
-    if total <= height or height <= 0:
-        return 0, 0
-    length = max(height * height // total, 1)
-    return round(top * (height - length) / (total - height)), length
-
-
-class Transcript(ScrollView, can_focus=True):
-    """Blocks, oldest first. It follows new text until the user scrolls up, and again once back near the bottom."""
-
-    COMPONENT_CLASSES = ROLE_CLASSES
     FOCUS_ON_CLICK = False
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(READING_KEYS, priority=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings((*READING_KEYS, *CARD_KEYS), priority=False)]
 
     class Left(Message):
         """The reader types on: `text` belongs into the message that is being written."""
@@ -63,95 +28,24 @@ class Transcript(ScrollView, can_focus=True):
             super().__init__()
             self.text = text
 
+    class Chosen(Message):
+        """Another block is the chosen one."""
+
+    class Decided(Message):
+        """The user's word on a tool call: once, always or deny."""
+
+        def __init__(self, card: ToolCard, word: Word) -> None:
+            super().__init__()
+            self.card = card
+            self.word = word
+
     def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.following = True
-        self._glyphs = glyphs
-        self._blocks: list[Block] = []
-        self._first = 0  # the oldest block that is laid out
-        self._lines: list[list[Line]] = []  # of the blocks from `_first` on
-        self._strips: list[list[_Row | None]] = []
-        self._tops: list[int] = [0]
-        self._width = 0
-        self._painter: Painter | None = None
-        self._steering = False
+        super().__init__(glyphs, id=id)
         self.chosen: Block | None = None
 
-    @property
-    def allow_vertical_scroll(self) -> bool:
-        return True  # by wheel and keys; a mark in the last column stands in for Textual's scrollbar
-
-    # What is shown
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(self._blocks)
-
-    @property
-    def text(self) -> str:
-        """All that is laid out, as plain text, one line a row."""
-        return "\n".join(plain(line).rstrip() for lines in self._lines for line in lines)
-
-    def add(self, *blocks: Block) -> None:
-        """Put blocks at the end and show them."""
-        self.following = True
-        self._blocks += blocks
-        for block in blocks:
-            self._lines.append([])
-            self._strips.append([])
-            self.update(block)
-
     def replace(self, blocks: Iterable[Block]) -> None:
-        """Show these blocks and no others."""
-        self.following = True
         self.chosen = None
-        self._blocks = list(blocks)
-        self._first = max(len(self._blocks) - PAGE_BLOCKS, 0)
-        self._lay_out()
-
-    def take_out(self, *blocks: Block) -> None:
-        """Take blocks away again."""
-        self.replace([block for block in self._blocks if block not in blocks])
-
-    def update(self, block: Block) -> None:
-        """Lay out a block that changed; only lines that differ are painted again."""
-        index = len(self._blocks) - 1 - self._blocks[::-1].index(block) - self._first
-        if index < 0 or not self._width:
-            return
-        old, new = self._lines[index], self._drawn(block)
-        pairs = enumerate(zip(old, new, strict=False))
-        same = next((i for i, (a, b) in pairs if a is not b and a != b), min(len(old), len(new)))
-        if same == len(old) == len(new):
-            return
-        self._lines[index] = new
-        self._strips[index][same:] = [None] * (len(new) - same)
-        self._changed(self._tops[index] + same)
-
-    def set_unfolded(self, unfolded: bool) -> None:
-        """Fold or unfold the thinking of every answer."""
-        for block in self._blocks:
-            if isinstance(block, Answer):
-                block.unfold = unfolded
-        self._lay_out()
-
-    @property
-    def any_unfolded(self) -> bool:
-        return any(isinstance(block, Answer) and block.has_thinking and block.unfolded for block in self._blocks)
-
-    def follow(self) -> None:
-        """Go to the end and stay there."""
-        self.following = True
-        self._steer(self.max_scroll_y)
-
-    def scroll_rows(self, rows: float) -> None:
-        """Scroll at once, as the user's own doing."""
-        self.scroll_y = self.scroll_target_y = self.scroll_y + rows
-
-    @property
-    def page_rows(self) -> int:
-        return max(self.size.height - 2, 1)
-
-    # Reading
+        super().replace(blocks)
 
     def choose(self, block: Block | None) -> None:
         """Mark a message and bring it into view; None marks none."""
@@ -161,10 +55,13 @@ class Transcript(ScrollView, can_focus=True):
                 self.update(each)
         if block is not None:
             self._show(block)
+        self.post_message(self.Chosen())
 
     def on_focus(self) -> None:
+        """The first tool call that waits is what one comes for, else the last message."""
         messages = self._messages()
-        self.choose(messages[-1] if messages else None)
+        waiting = (block for block in messages if isinstance(block, ToolCard) and block.call.state == "waiting")
+        self.choose(next(waiting, messages[-1] if messages else None))
 
     def on_blur(self) -> None:
         self.choose(None)
@@ -180,7 +77,23 @@ class Transcript(ScrollView, can_focus=True):
     def action_scroll(self, by: int) -> None:
         self.scroll_rows(by * self.page_rows)
 
+    @property
+    def decides(self) -> ToolCard | None:
+        """The chosen tool call, if it waits for the user's word."""
+        chosen = self.chosen
+        return chosen if isinstance(chosen, ToolCard) and chosen.call.state == "waiting" else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.decides is not None if action == "decide" else True
+
+    def action_decide(self, word: Word) -> None:
+        if (card := self.decides) is not None:
+            self.post_message(self.Decided(card, word))
+
     def action_fold(self) -> None:
+        if isinstance(self.chosen, ToolCard):
+            self.chosen.unfold = not self.chosen.unfold
+            self.update(self.chosen)
         if isinstance(self.chosen, Answer) and self.chosen.has_thinking:
             self.chosen.unfold = not self.chosen.unfolded
             self.update(self.chosen)
@@ -195,8 +108,14 @@ class Transcript(ScrollView, can_focus=True):
                 return True
         return False
 
-    def _messages(self) -> list[UserMessage | Answer]:
-        return [block for block in self._blocks if isinstance(block, UserMessage | Answer)]
+    def _messages(self) -> list[UserMessage | Answer | ToolCard]:
+        """What can be chosen; an answer that is nothing but calls is seen by its cards."""
+        return [
+            block
+            for block in self._blocks
+            if isinstance(block, UserMessage | ToolCard)
+            or (isinstance(block, Answer) and not (block.calling and block.empty))
+        ]
 
     def _show(self, block: Block) -> None:
         """Scroll no further than it takes to have the block's beginning in view."""
@@ -213,7 +132,7 @@ class Transcript(ScrollView, can_focus=True):
             )
 
     def _drawn(self, block: Block) -> list[Line]:
-        lines = block.lines(self._width, self._glyphs)
+        lines = super()._drawn(block)
         if block is not self.chosen:
             return lines
         bar = (self._glyphs.bar, "accent strong")
@@ -222,135 +141,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def on_key(self, event: events.Key) -> None:
         """Whatever is no key of reading goes on in the composer."""
-        if event.is_printable and event.character and not any(key.key == event.key for key in READING_KEYS):
+        keys = READING_KEYS if self.decides is None else (*READING_KEYS, *CARD_KEYS)
+        if event.is_printable and event.character and not any(key.key == event.key for key in keys):
             event.stop()
             self.post_message(self.Left(event.character))
-
-    # Layout
-
-    def _lay_out(self) -> None:
-        blocks = self._blocks[self._first :]
-        self._lines = [self._drawn(block) if self._width else [] for block in blocks]
-        self._strips = [[None] * len(lines) for lines in self._lines]
-        self._changed(0)
-
-    def _changed(self, row: int) -> None:
-        """Rows from `row` on are new."""
-        self._tops = [0, *accumulate(map(len, self._lines))]
-        total = self._tops[-1]
-        size = Size(self._width, total + (min(SLACK_ROWS, self.size.height // 8) if self._streaming else 0))
-        if size != self.virtual_size:
-            # Set without its watcher, which would lay out the whole screen, where nothing moves but these lines.
-            self.set_reactive(ScrollView.virtual_size, size)
-        before = self.scroll_offset.y
-        if self.following and not (
-            self._streaming and before <= self.max_scroll_y and total <= before + self.size.height
-        ):
-            self._steer(self.max_scroll_y)
-        else:
-            self._steer(self.scroll_y)
-        if self.scroll_offset.y == before:
-            top = max(row - before, 0)
-            self.refresh(Region(0, top, self.size.width, max(self.size.height - top, 0)))
-
-    @property
-    def _streaming(self) -> bool:
-        last = self._blocks[-1] if self._blocks else None
-        return isinstance(last, Answer) and last.live
-
-    def _steer(self, y: float) -> None:
-        self._steering = True
-        self.scroll_y = self.scroll_target_y = min(y, self.max_scroll_y)
-        self._steering = False
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if self._steering:
-            return
-        self.following = new_value >= self.max_scroll_y - NEAR_END if new_value > old_value else False
-        if new_value < 1 and self._first:
-            self.call_later(self._load_older)
-
-    def _load_older(self) -> None:
-        """Lay out the blocks before the oldest, and keep in view what is in view."""
-        height = self._tops[-1]
-        self._first = max(self._first - PAGE_BLOCKS, 0)
-        self._lay_out()
-        self._steer(self.scroll_y + self._tops[-1] - height)
-
-    def on_resize(self, event: events.Resize) -> None:
-        if event.size.width == self._width:
-            self._changed(self.scroll_offset.y)
-            return
-        index = max(bisect_right(self._tops, self.scroll_offset.y) - 1, 0)
-        self._width = event.size.width
-        self._lay_out()
-        if not self.following:
-            self._steer(self._tops[min(index, len(self._tops) - 1)])
-
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._painter = None
-        self._strips = [[None] * len(lines) for lines in self._lines]
-
-    # Painting
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Rows of the view. They bypass Textual's cache by screen row, which a scroll empties."""
-        top = self.scroll_offset.y
-        width, height = self.size
-        first, length = _mark(top, height, self._tops[-1])
-        strips = [self._row(top + y, width, first <= y < first + length) for y in crop.line_range]
-        left, right = crop.column_span
-        return strips if (left, right) == (0, width) else [strip.crop_extend(left, right, None) for strip in strips]
-
-    def render_line(self, y: int) -> Strip:
-        """One row with its place in the text, by which a mouse selection finds the characters."""
-        row = self.scroll_offset.y + y
-        return self._row(row, self.size.width, False).apply_offsets(0, row)
-
-    def _row(self, row: int, width: int, marked: bool) -> Strip:
-        if self._painter is None:
-            self._painter = Painter(self, self._glyphs.ellipsis)
-        if not 0 <= row < self._tops[-1]:
-            return Strip.blank(width, self._painter.base)
-        index = bisect_right(self._tops, row) - 1
-        place = row - self._tops[index]
-        kept = self._strips[index][place]
-        if kept is None:
-            strip = self._painter.strip(self._lines[index][place], width - 1)
-            kept = self._strips[index][place] = (
-                Strip([*strip, Segment(" ", self._painter.base)], width),
-                Strip([*strip, Segment(self._glyphs.thumb, self._painter.style("rule"))], width),
-            )
-        selection = self.text_selection
-        span = None if selection is None else selection.get_span(row)
-        return kept[marked] if span is None else self._selected(kept[marked], *span)
-
-    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
-        text = strip.text
-        begin, stop = cell_len(text[:start]), cell_len(text[:end] if end >= 0 else text.rstrip())
-        if stop <= begin:
-            return strip
-        style = self.screen.get_component_rich_style("screen--selection")
-        chosen = Strip(strip.crop(begin, stop), stop - begin).apply_style(style)
-        return Strip.join([strip.crop(0, begin), chosen, strip.crop(stop)])
-
-    # Mouse
-
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract(self.text), "\n"
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        self.refresh()
-
-    def on_click(self, event: events.Click) -> None:
-        """A click on the line above the thinking folds or unfolds it."""
-        row = self.scroll_offset.y + event.y
-        index = bisect_right(self._tops, row) - 1
-        if not 0 <= row < self._tops[-1] or row != self._tops[index]:
-            return
-        block = self._blocks[self._first + index]
-        if isinstance(block, Answer) and block.has_thinking:
-            block.unfold = not block.unfolded
-            self.update(block)

@@ -134,6 +134,31 @@ def test_options_reach_the_screen(start: Callable[..., Pty]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_what_is_kept_holds_and_the_command_line_wins(start: Callable[..., Pty], home: Path) -> None:
+    file = home / ".config" / "mtplx-tui" / "settings.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[sampling]\ntemperature = 0.11\n[engine]\ndepth = 2\nprofile = "exact"\n'
+                    '[display]\nglyphs = "ascii"\n[server]\nport = "no"\n')  # fmt: skip
+    pty = start(PROGRAM, "--profile", "burst", size=(24, 80))
+    pty.wait_for("READY")
+    assert "server.port is 'no'" in pty.unwrapped
+    assert "─" not in pty.text
+    pty.send("\x1b[18~")  # F7
+    pty.wait_for(lambda: re.search(r"temperature +0\.11 +file", pty.text) is not None)
+    pty.send("\x1b[C")
+    pty.wait_for(lambda: re.search(r"profile +burst +command line, next start: exact", pty.text) is not None)
+    assert re.search(r"depth +2 +file", pty.text)
+    pty.send("\x1b[C\x1b[C\r")
+    pty.wait_for("theme, now auto")
+    pty.send("mtplx-l\r")
+    pty.wait_for(lambda: re.search(r"theme +mtplx-light +file", pty.text) is not None)
+    assert 'theme = "mtplx-light"' in file.read_text()
+    pty.send("\x11")
+    assert pty.ended() == 0
+    pty.assert_sane()
+
+
 def test_a_model_that_is_not_here_is_said_on_the_screen(start: Callable[..., Pty]) -> None:
     pty = start(PROGRAM, "--model", "nowhere-7b")
     pty.wait_for("No model 'nowhere-7b' is here")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_handle import Clock, ScriptedHandle
@@ -10,6 +11,7 @@ from scripted_handle import Clock, ScriptedHandle
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.glyphs import GlyphName
 from mtplx_tui.link import LocalLink
+from mtplx_tui.server_settings import LocalSettings
 from mtplx_tui.store import Store
 from mtplx_tui.themes import DARK
 
@@ -40,10 +42,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def make_app(handle: ScriptedHandle, store: Store, clock: Clock) -> Callable[..., MtplxApp]:
-    def make(glyphs: GlyphName = "unicode") -> MtplxApp:
+    def make(glyphs: GlyphName = "unicode", **more: Any) -> MtplxApp:
+        settings = LocalSettings({}, handle)
         app = MtplxApp(
-            LocalLink(handle), store, lambda: SERVER, glyphs, clock=clock, wall=lambda: datetime(2026, 1, 5, 16, 2)
-        )
+            LocalLink(handle, settings), store, lambda: SERVER, glyphs, clock=clock,
+            wall=lambda: datetime(2026, 1, 5, 16, 2), settings=settings, **more,
+        )  # fmt: skip
         app.theme = DARK.name  # whatever the terminal is that the tests run in
         return app
 

@@ -8,6 +8,7 @@ from scripted_handle import Play, ScriptedHandle
 from textual.pilot import Pilot
 
 from mtplx_tui.app import MtplxApp
+from mtplx_tui.conversation import Phase
 from mtplx_tui.screens.chat import ChatScreen
 from mtplx_tui.widgets.composer import Composer
 from mtplx_tui.widgets.lines import Lines
@@ -47,13 +48,14 @@ async def write(pilot: Pilot[None], text: str) -> None:
 
 
 async def ask(pilot: Pilot[None], handle: ScriptedHandle, text: str) -> Play:
-    """Type a message, send it, and wait until the engine has it."""
+    """Type a message, send it, and wait until the engine has it and the chat knows."""
     app = pilot.app
     assert isinstance(app, MtplxApp)
     sent = len(handle.requests)
     composer(app).insert(text)
     await pilot.press("enter")
     await until(pilot, lambda: len(handle.requests) > sent, "the request reaches the engine")
+    await until(pilot, lambda: app.chat.talk.phase not in (Phase.LOADING, Phase.RENDERING), "the chat knows of it")
     return Play.of(handle, handle.requests[-1])
 
 

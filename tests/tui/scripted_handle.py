@@ -48,11 +48,22 @@ class ByteChat:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, thinking: bool = True, tools: object = None
     ) -> tuple[int, ...]:
-        text = "".join(f"<{m['role']}>{m.get('reasoning_content', '')}|{m['content']}" for m in messages)
+        text = "".join(f"<{m['role']}>{m.get('reasoning_content', '')}|{m['content']}{_calls(m)}" for m in messages)
         return tuple(text.encode("utf-8", "surrogatepass"))
+
+    tool_style = "json"
+    special_ids = frozenset[int]()
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token])
 
     def encode_as_text(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
+
+
+def _calls(message: Mapping[str, Any]) -> str:
+    made = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
+    return "".join(made)
 
 
 class ScriptedHandle:

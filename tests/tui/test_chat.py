@@ -22,8 +22,8 @@ from mtplx_tui.drafts import Draft
 from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
 from mtplx_tui.themes import LIGHT
+from mtplx_tui.widgets.block_view import PAGE_BLOCKS
 from mtplx_tui.widgets.lines import Lines
-from mtplx_tui.widgets.transcript import PAGE_BLOCKS
 
 pytestmark = pytest.mark.anyio
 
@@ -180,6 +180,7 @@ class TestStopping:
         app = make_app()
         async with app.run_test(size=NARROW) as pilot:
             play = (await ask(pilot, handle, "tell")).prefill()
+            await until(pilot, lambda: state(app) == "PREFILL")
             await pilot.press("escape", "escape", "escape")
             assert handle.cancelled == [play.id]
             play.finish("cancelled")
@@ -191,7 +192,7 @@ class TestStopping:
         app = make_app()
         async with app.run_test(size=NARROW) as pilot:
             await until(pilot, lambda: chat(app)._ready)
-            chat(app)._begin(Draft("once"))
+            chat(app).sending.begin(Draft("once"))
             app._beat()
             app._beat()
             await until(pilot, lambda: handle.requests)
@@ -215,6 +216,7 @@ class TestStopping:
         app = make_app()
         async with app.run_test(size=NARROW) as pilot:
             play = (await ask(pilot, handle, "tell")).prefill()
+            await until(pilot, lambda: state(app) == "PREFILL")
             await pilot.press("ctrl+c")
             assert handle.cancelled == [play.id]
             play.finish("cancelled")

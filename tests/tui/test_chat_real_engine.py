@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import composer, lines, transcript, until, write
@@ -10,10 +12,13 @@ from helpers import composer, lines, transcript, until, write
 from engine.config import EngineConfig
 from engine.engine import ThreadEngine
 from engine.events import Event, FinishEvent, TokenEvent
+from engine.handle import EventSink
 from engine.request import Request
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.link import LocalLink
 from mtplx_tui.store import Store
+from server.tool_grammar import answer_grammar
+from server.tools import Tool, Tools
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +29,28 @@ def engine() -> Iterator[ThreadEngine]:
     engine.wait_ready(120)
     yield engine
     engine.close()
+
+
+class Forcing:
+    """The engine, but the first answer must be a call of the calculator: the small model makes none by itself."""
+
+    def __init__(self, engine: ThreadEngine) -> None:
+        self._engine = engine
+        self.prompts: list[tuple[int, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: Request, on_event: EventSink) -> None:
+        self.prompts.append(request.prompt)
+        grammar = None
+        if len(self.prompts) == 1:
+            expression = {"type": "string", "enum": ["47 + 85"]}
+            schema = {"type": "object", "properties": {"expression": expression}, "required": ["expression"]}
+            tool = Tool("calculator", {}, schema)
+            model = self._engine.model
+            grammar = answer_grammar(self._engine.chat, model.vocab_size, Tools((tool,), "required"), None)
+        self._engine.submit(replace(request, grammar=grammar, max_tokens=60, seed=1), on_event)
 
 
 @pytest.fixture
@@ -93,3 +120,37 @@ async def test_a_request_from_outside_is_shown_while_it_runs(app: MtplxApp, engi
         await until(pilot, done.is_set)
         await until(pilot, lambda: "0 running" in lines(app, "panel"))
         assert tokens
+
+
+async def test_a_tool_call_that_is_forced_goes_round_and_its_steps_and_probabilities_are_seen(
+    engine: ThreadEngine, store: Store
+) -> None:
+    forced = Forcing(engine)
+    app = MtplxApp(LocalLink(forced), store, lambda: "http://127.0.0.1:8000/v1")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "READY" in lines(app, "top"))
+        composer(app).insert("/think off")
+        await pilot.press("enter")
+        composer(app).insert("/tools /")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.chat.talk.toolbox is not None)
+        app.chat.talk.logprobs = 3
+        composer(app).insert("What is 47 + 85?")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.chat.calls.waiting, "the call waits")
+        await pilot.press("escape")
+        await until(pilot, lambda: transcript(app).decides)
+        await pilot.press("a")
+        await until(pilot, lambda: len(forced.prompts) == 2 and app.chat.talk.turn is None, "the model went on")
+        assert "tool calculator" in transcript(app).text
+        told = engine.chat.decode(forced.prompts[1])
+        assert "<function=calculator>" in told
+        assert "<tool_response>\n132\n</tool_response>" in told
+        answers = [said for said in app.chat.talk.conversation.said if said.role == "assistant"]
+        trace = app.chat.talk.traces.of(answers[0].ref)
+        assert trace is not None
+        assert all(len(known.top) == 3 for traced in trace.steps for known in traced.logprobs)
+        assert sum(len(traced.logprobs) for traced in trace.steps) == sum(len(traced.ids) for traced in trace.steps)
+    rows = store.messages(store.sessions()[0].id)
+    assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
+    assert (rows[1].stats or {})["calls"][0]["name"] == "calculator"

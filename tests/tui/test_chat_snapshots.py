@@ -62,12 +62,10 @@ def decoding(handle: ScriptedHandle) -> Scene:
     return scene
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x40", "80x24"])
 class TestLooks:
-    def test_thinking_collapsed(
-        self, snap_compare: Any, make_app: MakeApp, decoding: Scene, size: tuple[int, int]
-    ) -> None:
-        assert snap_compare(make_app(), terminal_size=size, run_before=decoding)
+    """What the chat does beside an answer under way, which test_looks.py draws in every way."""
 
     def test_thinking_expanded(
         self, snap_compare: Any, make_app: MakeApp, decoding: Scene, size: tuple[int, int]
@@ -82,27 +80,6 @@ class TestLooks:
                 await until(pilot, lambda: "^End follows" in lines(app, "status"))
 
         assert snap_compare(make_app(), terminal_size=size, run_before=scene)
-
-    def test_sixteen_colours(
-        self, snap_compare: Any, make_app: MakeApp, decoding: Scene, size: tuple[int, int]
-    ) -> None:
-        app = make_app()
-        app.theme = "ansi-dark"
-        assert snap_compare(app, terminal_size=size, run_before=decoding)
-
-    def test_ascii(self, snap_compare: Any, make_app: MakeApp, decoding: Scene, size: tuple[int, int]) -> None:
-        assert snap_compare(make_app("ascii"), terminal_size=size, run_before=decoding)
-
-    def test_no_colour(
-        self,
-        snap_compare: Any,
-        make_app: MakeApp,
-        decoding: Scene,
-        size: tuple[int, int],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setenv("NO_COLOR", "1")
-        assert snap_compare(make_app(), terminal_size=size, run_before=decoding)
 
     def test_a_light_theme(self, snap_compare: Any, make_app: MakeApp, decoding: Scene, size: tuple[int, int]) -> None:
         app = make_app()
@@ -124,16 +101,9 @@ class TestLooks:
         handle.state = "failed"
         assert snap_compare(make_app(), terminal_size=size, run_before=scene)
 
-    def test_help(self, snap_compare: Any, make_app: MakeApp, size: tuple[int, int]) -> None:
-        async def scene(pilot: Pilot[None]) -> None:
-            await pilot.press("f1")
-            await pilot.pause()
-
-        assert snap_compare(make_app(), terminal_size=size, run_before=scene)
-
 
 def test_ascii_and_no_colour_say_as_much_as_shapes_and_colours_do() -> None:
-    """The pictures above are compared; here the shapes themselves: no two fates look alike."""
+    """Pictures are compared; here the shapes themselves: no two fates look alike."""
     from mtplx_tui.glyphs import ASCII, UNICODE
 
     for glyphs in (ASCII, UNICODE):

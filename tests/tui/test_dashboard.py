@@ -10,16 +10,19 @@ from helpers import ask, until
 from scripted_handle import Clock, Play, ScriptedHandle
 from textual.pilot import Pilot
 
-from engine.events import StepEvent
+from engine.events import PrefillEvent, StepEvent
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.charts.columns import AXIS, column_chart
 from mtplx_tui.charts.strip import strip
+from mtplx_tui.dashboard import boxes
 from mtplx_tui.dashboard.breakeven import MIN_STEPS, advice, break_even, step_seconds
-from mtplx_tui.glyphs import ASCII, UNICODE
+from mtplx_tui.dashboard.view import View
+from mtplx_tui.glyphs import ASCII, UNICODE, Glyphs
 from mtplx_tui.layout.spans import plain, width_of
+from mtplx_tui.machine import Machine
 from mtplx_tui.screens.dashboard import DashboardScreen
 from mtplx_tui.screens.page import PageScreen
-from mtplx_tui.state import depth_rates
+from mtplx_tui.state import Snapshot, depth_rates
 from mtplx_tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +66,22 @@ class TestStrip:
 
     def test_ten_tokens_and_more_are_a_plus(self) -> None:
         assert plain(strip([step(1, 9, 9)], 5, UNICODE)[0]) == "out +"
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_where_it_is_low_the_deepest_drafts_leave_and_it_says_so(glyphs: Glyphs) -> None:
+    steps = tuple(step(n, 8, n % 9) for n in range(40, 0, -1))
+    snapshot = Snapshot(None, steps, depth_rates(steps), 40, (), (), ())
+    view = View(snapshot, steps, None, Machine(1, 2, 1, 0, "normal"), "", ())
+    for height, hidden in ((9, 4), (8, 5), (12, 1), (13, 0), (20, 0)):
+        text = "\n".join(plain(line) for line in boxes.waterfall(view, 80, height, glyphs))
+        assert all(f" {name} " in text for name in ("out", "d1", "ms", "now")), text
+        assert (f"+{hidden} deeper" in text) == (hidden > 0), text
+        assert f"d{8 - hidden} " in text
+        assert f"d{9 - hidden} " not in text
+    text = "\n".join(plain(line) for line in boxes.acceptance(view, 40, 6, glyphs))
+    assert "d4 " in text
+    assert "+4 deeper" in text
 
 
 def test_a_chart_starts_at_zero_and_names_its_top() -> None:
@@ -160,8 +179,30 @@ async def test_enter_tells_all_of_the_chosen_request(make_app: MakeApp, handle: 
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, PageScreen))
         assert "77 tokens" in page(app)
+        assert "did not come through this server" in page(app), "the link has seen its events only"
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
+
+
+async def test_enter_shows_what_was_sent_to_the_model_by_token_and_what_the_cache_had(
+    make_app: MakeApp, handle: ScriptedHandle
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(pilot, handle, "A\x1b[2J\nB")
+        play = Play.of(handle, handle.requests[-1])
+        handle.emit(PrefillEvent(play.id, handle.clock(), 14, 14, 6, "the prompt's end is new"))
+        play.say("o", "k").finish()
+        await enter(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PageScreen))
+        shown = page(app)
+        assert "6 of 14 tokens" in shown
+        before, rest = shown.split("─── 6 from the cache ───\n")
+        cached, read = rest.split("─── 8 read anew ───\n")
+        assert "drawn      temperature 0.6, top_p 0.95" in before
+        assert cached == "<│u│s│e│r│>│\n"
+        assert read.startswith("|│A│␛│[│2│J│⏎│\nB│\n"), "each byte is a token here, and none reaches the terminal"
 
 
 async def test_export_writes_steps_figures_and_picture(

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,9 @@ from mtplx_tui.options import UsageError
 from mtplx_tui.remote.ours import RemoteLink
 from mtplx_tui.remote.probe import UnreachableError, connect, kind_of
 from mtplx_tui.running import servers, serving
+from mtplx_tui.server_settings import LocalSettings
 from server import admin_events, event_hub
+from server.journal import Journal
 from server.keys import Keys
 from server.run import ServerThread
 
@@ -168,6 +171,17 @@ def test_a_question_reaches_the_engine_whole_and_its_events_come_back(
     assert heard.events == everything.events[-len(heard.events) :]
     assert "".join(text for _, text in heard.atoms) == "Hello there."
     assert all(abs(event.at - time.monotonic()) < 60 for event in heard.events)
+
+
+def test_what_a_chat_leaves_to_the_model_is_as_the_server_is_set(
+    link: RemoteLink, scripted: ScriptedEngine, server: ServerThread
+) -> None:
+    server.settings.set({"temperature": 0.35, "top_k": 8})
+    own = link.model.sampling
+    link.ask(Question(MESSAGES, replace(own, top_k=5)), Heard())
+    until(lambda: scripted.rows, "the request")
+    (row,) = scripted.rows
+    assert (row.request.sampling.temperature, row.request.sampling.top_k) == (0.35, 5)
 
 
 def test_another_machines_clock_is_read_as_ours(
@@ -410,7 +424,7 @@ def test_a_workbench_is_announced_with_the_model_that_it_has(
     scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    late = LateServer(scripted)
+    late = LateServer(scripted, Journal(), LocalSettings({}, scripted), 8000)
     until(servers, "the announcement")
     (running,) = servers()
     assert (running.kind, running.model, running.context, running.keyed) == ("workbench", "demo-13m", 2048, False)

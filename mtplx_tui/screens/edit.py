@@ -1,0 +1,47 @@
+"""A value asked for above a room, which stays until it is one that can be, or Esc."""
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+
+class EditScreen(ModalScreen[bool]):
+    """Dismissed with whether a value was taken.
+
+    Args:
+        allowed: what can be given, in words. take: uses what was typed; gives the reason where it can not be.
+    """
+
+    CSS_PATH = "modal.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(False)", "close", show=False)]
+
+    def __init__(self, title: str, text: str, allowed: str, take: Callable[[str], Awaitable[str | None]]) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+        self._allowed = allowed
+        self._take = take
+
+    def compose(self) -> ComposeResult:
+        box = Vertical(id="box")
+        box.border_title = self._title.replace("[", "\\[")
+        box.border_subtitle = "Enter takes it, Esc does not"
+        with box:
+            yield Static(self._allowed, id="allowed", markup=False)
+            yield Input(self._text, id="line", compact=True)
+            yield Static("", id="reason", markup=False)
+
+    @on(Input.Submitted)
+    @work(exclusive=True, group="take")
+    async def _given(self, event: Input.Submitted) -> None:
+        reason = await self._take(event.value)
+        if reason is None:
+            self.dismiss(True)
+        else:
+            self.query_one("#reason", Static).update(reason)
