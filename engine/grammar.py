@@ -37,7 +37,7 @@ _NAMES: dict[GrammarKind, str] = {
     "lark": "Lark grammar",
 }
 _ERROR_SHOWN = 400  # characters
-_KEPT = 32  # compiled grammars: those of requests between being read and being submitted must all be among them
+MOST_KEPT = 32  # compiled grammars; those of requests between being read and being submitted must be among them
 _TAG_BREAKS = 2  # behind `</think>`
 
 
@@ -76,7 +76,7 @@ class GrammarCompiler:
         with self._lock:
             self._kept[grammar] = known
             self._kept.move_to_end(grammar)
-            while len(self._kept) > _KEPT:
+            while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
             if isinstance(known, str):
                 raise BadRequestError(known, "grammar")

@@ -63,6 +63,7 @@ class Row:
         drafter: drafts for this row beside the head; None where it has none.
         grammar: where the answer stands in the grammar that it must keep to; None where it is free.
         finished: set once the row has ended.
+        forgotten: set where the cache was cleared meanwhile: nothing of the row may be left there.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Row:
         self.drafter: HostDrafter | None = None
         self.grammar = grammar
         self.finished: FinishReason | None = None
+        self.forgotten = False
         self._chat = chat
         self._context = context
         if request.raw:

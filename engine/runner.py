@@ -159,9 +159,11 @@ class Runner:
         self._shrink_bank()
 
     def clear_cache(self) -> None:
-        """Forget all prefixes of earlier prompts; prompts that are being read go on with what they have."""
+        """Forget all prefixes of earlier prompts; rows that run go on with what they have, and leave nothing."""
         if self._bank is not None:
             self._bank.erase()
+        for row in self._scheduler.rows:
+            row.forgotten = True
 
     def tell_cache(self) -> None:
         """Say what the bank holds, where that has changed."""
@@ -307,7 +309,7 @@ class Runner:
             before = len(row.made)
             context = len(row.request.prompt) + before + accepted + 1
             ended = row.step(result, seconds, len(flight.rows), context)
-            if ended and flight.landing is not None:
+            if ended and flight.landing is not None and not row.forgotten:
                 self._ended.append(Ended(row, flight.landing, place, accepted + 1, len(row.made) - before))
         if self._rows is not None:
             self._rows.tighten(in_flight=self._flight.plan.depth + 1 if self._flight is not None else 0)

@@ -25,7 +25,7 @@ from engine.config import EngineConfig
 from engine.engine import ThreadEngine
 from engine.events import Event, FinishEvent, PrefillEvent, QueuedEvent
 from engine.handle import EngineHandle
-from server.run import ServerThread
+from server.run import READERS, ServerThread
 
 WAIT = 30.0
 TO_ALL = pytest.mark.parametrize("path", APIS)
@@ -137,7 +137,7 @@ def test_prompts_that_wait_for_a_thread_are_not_rendered_for_clients_that_have_l
     with serving(scripted) as client:
         path = "/v1/chat/completions"
         socks = [sent(client, path, body(path)) for _ in range(60)]
-        for _ in range(min(32, (os.cpu_count() or 1) + 4)):  # all threads that asyncio has for such work
+        for _ in range(READERS):
             assert slow.entered.acquire(timeout=WAIT)
         for sock in socks:
             sock.close()
@@ -218,8 +218,8 @@ def test_a_client_that_leaves_a_prefill_of_10k_tokens_frees_the_engine_before_it
 
 
 def threads() -> set[threading.Thread]:
-    """Those that run, but for the pool in which prompts are rendered: it keeps its few threads."""
-    return {thread for thread in threading.enumerate() if not thread.name.startswith(("asyncio", "ThreadPool"))}
+    """Those that run, but for the pool in which prompts are rendered: it keeps its threads."""
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(("mtplx-reader", "ThreadPool"))}
 
 
 def descriptors() -> int:

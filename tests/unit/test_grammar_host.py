@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.chat import ChatFormat, load_chat_format
 from engine.errors import BadRequestError
-from engine.grammar import Constraint, GrammarCompiler
+from engine.grammar import MOST_KEPT, Constraint, GrammarCompiler
 from engine.models.locate import ASSETS
 from engine.request import MAX_GRAMMAR_BYTES, Grammar, GrammarKind, Request
 
@@ -239,9 +239,9 @@ def test_a_compiled_grammar_is_kept_and_its_answers_do_not_know_of_each_other() 
     first.take(chat.encode("abc")[0])
     second = compiler.compile(Grammar("regex", "abc|xyz"), TEXT)
     assert tokens_of(second.masks(())[0]) == following([b"abc", b"xyz"], b"")
-    for number in range(20):
+    for number in range(MOST_KEPT + 2):
         compiler.compile(Grammar("regex", f"{number}"), TEXT)
-    assert len(compiler._kept) <= 8
+    assert len(compiler._kept) == MOST_KEPT
 
 
 BOMB = {
