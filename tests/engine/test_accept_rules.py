@@ -1,7 +1,8 @@
 """The accept rules against an analytic oracle: a Markov target, a wrong Markov drafter, and the joint of two tokens.
 
 N = 20,000 draws a case. With alpha = 0.001 the same test refuses a rule that mistakes the drafts' distribution for one
-at temperature 0.7 in every case here (`test_the_test_has_power`).
+at temperature 0.7 in every case here (`test_the_test_has_power`). The fast suite has the deepest drafts alone: they go
+through all that shallower ones go through.
 """
 
 from collections import Counter
@@ -87,7 +88,7 @@ def p_value(counts: Counter[tuple[int, int]], sampling: Sampling) -> float:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_a_rule_keeps_the_targets_joint_distribution(rule: str, depth: int, sampling: Sampling) -> None:
     counts, accepted = speculate_pairs(rule, depth, sampling)
@@ -103,7 +104,8 @@ def test_the_test_has_power(rule: str, sampling: Sampling) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_coupled_pairs_are_direct_draws_pair_by_pair(sampling: Sampling) -> None:
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_coupled_pairs_are_direct_draws_pair_by_pair(depth: int, sampling: Sampling) -> None:
     target, _ = tables(1)
     filters = Filters.of([sampling], VOCABULARY)
     keys, last = row_keys(range(N))[:, Purpose.TARGET], mx.zeros((N,), dtype=mx.int32)
@@ -112,9 +114,8 @@ def test_coupled_pairs_are_direct_draws_pair_by_pair(sampling: Sampling) -> None
         noise = gumbel(keys, mx.full((N, 1), place, dtype=mx.int32), VOCABULARY)[:, 0]
         last = choose(filters.scores(target[last][:, None])[:, 0], noise)
         direct.append(last.tolist())
-    for depth in (1, 3):
-        counts, _ = speculate_pairs("coupled", depth, sampling)
-        assert counts == Counter(zip(*direct, strict=True))
+    counts, _ = speculate_pairs("coupled", depth, sampling)
+    assert counts == Counter(zip(*direct, strict=True))
 
 
 def test_acceptance_under_rejection_is_the_overlap_of_the_distributions() -> None:

@@ -32,7 +32,7 @@ NO_MEMORY = {
 
 def prompt(tokens: int, start: int = 0) -> tuple[int, ...]:
     """Ids that hold no special token, other ones for another start."""
-    return tuple(300 + (start * 97 + 31 * place) % 4000 for place in range(tokens))
+    return tuple((start * 97 + 31 * place) % 250 for place in range(tokens))
 
 
 def ask(name: str, tokens: int = 20, **fields: Any) -> Request:
@@ -54,8 +54,8 @@ def failing(
     return hidden
 
 
-def test_a_short_prompt_is_answered_while_a_long_one_is_read(direct: DirectEngine) -> None:
-    hand = ByHand(direct.loaded, profile=SMALL_CHUNKS)
+def test_a_short_prompt_is_answered_while_a_long_one_is_read(small: DirectEngine) -> None:
+    hand = ByHand(small.loaded, profile=SMALL_CHUNKS)
     hand.add(ask("long", 1500))
     for _ in range(2):
         hand.runner.turn()
@@ -67,8 +67,8 @@ def test_a_short_prompt_is_answered_while_a_long_one_is_read(direct: DirectEngin
     assert hand.done["long"].error is None
 
 
-def test_running_rows_step_between_any_two_chunks(direct: DirectEngine) -> None:
-    hand = ByHand(direct.loaded, profile=SMALL_CHUNKS)
+def test_running_rows_step_between_any_two_chunks(small: DirectEngine) -> None:
+    hand = ByHand(small.loaded, profile=SMALL_CHUNKS)
     hand.add(ask("running", max_tokens=200))
     for _ in range(3):
         hand.runner.turn()
@@ -86,10 +86,10 @@ def test_running_rows_step_between_any_two_chunks(direct: DirectEngine) -> None:
     assert not any(one == other == "chunk" for one, other in pairwise(between))
 
 
-def test_prompts_read_by_turns_answer_as_they_do_alone(direct: DirectEngine) -> None:
+def test_prompts_read_by_turns_answer_as_they_do_alone(small: DirectEngine) -> None:
     requests = [ask(str(seed), length, seed=seed) for seed, length in enumerate((700, 30, 450, 90, 2, 1))]
-    alone = {request.id: direct.run([request])[0].ids for request in requests}
-    hand = ByHand(direct.loaded, profile=SMALL_CHUNKS, max_rows=4)
+    alone = {request.id: small.run([request])[0].ids for request in requests}
+    hand = ByHand(small.loaded, profile=SMALL_CHUNKS, max_rows=4)
     for request in requests:
         hand.add(request)
         hand.runner.turn()
@@ -98,8 +98,8 @@ def test_prompts_read_by_turns_answer_as_they_do_alone(direct: DirectEngine) -> 
 
 
 @pytest.mark.parametrize("stage", ["waiting", "reading", "running"])
-def test_cancel_ends_a_row_at_once_and_frees_its_place(direct: DirectEngine, stage: str) -> None:
-    hand = ByHand(direct.loaded, profile=SMALL_CHUNKS, max_rows=1, cache_bytes=0)
+def test_cancel_ends_a_row_at_once_and_frees_its_place(small: DirectEngine, stage: str) -> None:
+    hand = ByHand(small.loaded, profile=SMALL_CHUNKS, max_rows=1, cache_bytes=0)
     if stage == "waiting":
         hand.add(ask("other", max_tokens=60))
     hand.add(ask("gone", 1000 if stage == "reading" else 20, max_tokens=500))
@@ -116,11 +116,11 @@ def test_cancel_ends_a_row_at_once_and_frees_its_place(direct: DirectEngine, sta
 
 
 def test_a_chunk_that_fails_costs_the_running_rows_nothing(
-    direct: DirectEngine, monkeypatch: pytest.MonkeyPatch
+    small: DirectEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = [ask(str(seed), 20 + seed, seed=seed, max_tokens=60) for seed in range(3)]
-    alone = {request.id: direct.run([request])[0].ids for request in requests}
-    hand = ByHand(direct.loaded, profile=SMALL_CHUNKS)
+    alone = {request.id: small.run([request])[0].ids for request in requests}
+    hand = ByHand(small.loaded, profile=SMALL_CHUNKS)
     for request in requests:
         hand.add(request)
     for _ in range(6):
@@ -140,14 +140,14 @@ def test_a_chunk_that_fails_costs_the_running_rows_nothing(
 @pytest.mark.parametrize("error", NO_MEMORY.values(), ids=NO_MEMORY.keys())
 @pytest.mark.parametrize("stage", ["chunk", "step"])
 def test_running_out_of_memory_ends_the_rows_it_touched_in_words_and_frees_what_they_held(
-    direct: DirectEngine,
+    small: DirectEngine,
     stage: str,
     error: Callable[[], Exception],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL + 1, "engine.runner")  # pytest keeps records, which hold the arrays
-    hand = ByHand(direct.loaded, profile=SMALL_CHUNKS)
+    hand = ByHand(small.loaded, profile=SMALL_CHUNKS)
     before = mx.get_active_memory()
     for seed in range(3):
         hand.add(ask(str(seed), 20 + seed, seed=seed, max_tokens=60))

@@ -30,21 +30,21 @@ class Boom(Exception):
     """Raised on purpose."""
 
 
-def rows_of(direct: DirectEngine, sampling: Sampling, prompts: tuple[str, ...] = PROMPTS[:2]) -> Rows:
+def rows_of(small: DirectEngine, sampling: Sampling, prompts: tuple[str, ...] = PROMPTS[:2]) -> Rows:
     parts = []
     for seed, prompt in enumerate(prompts):
-        ids = direct.loaded.chat.render([{"role": "user", "content": prompt}])
-        row = Row(Request(ids, sampling, seed=seed), seed, "mtp", direct.loaded.chat, 2048, lambda event: None)
-        prefill = Prefill(direct.loaded.spec, row)
+        ids = small.loaded.chat.render([{"role": "user", "content": prompt}])
+        row = Row(Request(ids, sampling, seed=seed), seed, "mtp", small.loaded.chat, 2048, lambda event: None)
+        prefill = Prefill(small.loaded.spec, row)
         prefill.advance(prefill.total)
         parts.append(prefill.rows())
     return Rows.merge(parts)
 
 
-def run(direct: DirectEngine, rows: Rows, steps: int) -> list[list[int]]:
+def run(small: DirectEngine, rows: Rows, steps: int) -> list[list[int]]:
     out = []
     for _ in range(steps):
-        outcome = speculate(direct.loaded.spec, rows, StepPlan([3] * len(rows)))
+        outcome = speculate(small.loaded.spec, rows, StepPlan([3] * len(rows)))
         mx.eval(outcome, rows.arrays())
         out.append(outcome.ints.tolist())
     return out
@@ -76,20 +76,20 @@ STAGES = {
 @pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["greedy", "penalised"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_step_that_fails_leaves_the_last_committed_state(
-    direct: DirectEngine, stage: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    small: DirectEngine, stage: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    untouched, hit = rows_of(direct, sampling), rows_of(direct, sampling)
-    assert run(direct, untouched, 3) == run(direct, hit, 3)
+    untouched, hit = rows_of(small, sampling), rows_of(small, sampling)
+    assert run(small, untouched, 3) == run(small, hit, 3)
     owner, name, which = STAGES[stage]
     target = hit.state.trunk[which] if owner == "trunk" else owner
     with monkeypatch.context() as patch:
         patch.setattr(target, name, failing(getattr(target, name), 1 if owner == "trunk" else which))
         with pytest.raises(Boom):
-            speculate(direct.loaded.spec, hit, StepPlan([3] * len(hit)))
+            speculate(small.loaded.spec, hit, StepPlan([3] * len(hit)))
     for place in range(2):
         apart = difference(hit.state.select([place]), untouched.state.select([place]))
         assert apart == (0.0, 0.0)
-    assert run(direct, hit, 4) == run(direct, untouched, 4)
+    assert run(small, hit, 4) == run(small, untouched, 4)
 
 
 def test_an_engine_goes_on_after_a_failing_step(engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch) -> None:

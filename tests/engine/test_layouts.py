@@ -12,7 +12,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx_lm.utils import load_model
-from tiny_models import CONFIGS, VOCAB, Tiny, Weights, dequantised, make, opened, save
+from tiny_models import CONFIGS, VOCAB, Norms, Tiny, Weights, dequantised, make, opened, save
 
 from engine.config import EngineConfig
 from engine.direct import DirectEngine
@@ -165,20 +165,27 @@ def test_a_draft_vocabulary_is_used_in_ascending_order(folder: Path) -> None:
 # --- norms
 
 
-@pytest.mark.parametrize("family", QWEN)
+MIXTURES: list[tuple[Norms, Norms, tuple[str, ...], tuple[bool, ...]]] = [
+    ("absolute", "absolute", (), (False, False, False)),
+    ("absolute", "delta", (), (True, True, True)),
+    ("delta", "absolute", (), (False, False, False)),
+    ("absolute", "delta", ("norm.weight",), (True, True, False)),
+    ("absolute", "delta", INPUT_NORMS, (True, False, True)),
+    ("absolute", "delta", (*INPUT_NORMS, "norm.weight"), (True, False, False)),
+]
+
+
 @pytest.mark.parametrize(
-    ("trunk", "head", "absolute", "shifts"),
+    ("family", "trunk", "head", "absolute", "shifts"),
     [
-        ("absolute", "absolute", (), (False, False, False)),
-        ("absolute", "delta", (), (True, True, True)),
-        ("delta", "absolute", (), (False, False, False)),
-        ("absolute", "delta", ("norm.weight",), (True, True, False)),
-        ("absolute", "delta", INPUT_NORMS, (True, False, True)),
-        ("absolute", "delta", (*INPUT_NORMS, "norm.weight"), (True, False, False)),
+        # each mixture once, the families in turn; all of each in the slow suite
+        pytest.param(family, *mixture, marks=[] if i % len(QWEN) == j else [pytest.mark.slow])
+        for i, mixture in enumerate(MIXTURES)
+        for j, family in enumerate(QWEN)
     ],
 )
 def test_any_mixture_of_norm_conventions_is_told_apart(
-    folder: Path, notes: Path, family: str, trunk: Any, head: Any, absolute: tuple[str, ...], shifts: tuple[bool, ...]
+    folder: Path, notes: Path, family: str, trunk: Norms, head: Norms, absolute: tuple[str, ...], shifts: Any
 ) -> None:
     save(folder, make(family), trunk=trunk, head=head, absolute=absolute, place="mtp.safetensors")
     assert same(outputs(opened(folder)), expected(family))
@@ -243,6 +250,7 @@ def rewritten_demo(folder: Path, delta: Callable[[str], bool]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shifts", "delta"),
     [

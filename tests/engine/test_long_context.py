@@ -35,6 +35,7 @@ def prompt(length: int) -> tuple[int, ...]:
     return tuple(draw.randrange(BYTES) for _ in range(length))
 
 
+@pytest.mark.slow
 def test_a_prompt_of_16k_says_the_same_by_any_chunks_drafts_and_caches(folder: Path) -> None:
     request = Request(prompt(1 << 14), SEEDED, max_tokens=24, seed=3, ignore_eos=True)
     texts = []

@@ -103,7 +103,10 @@ def test_a_trunk_with_a_tensor_missing_or_misshapen_is_broken(
         opened(folder)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_moe", "qwen3_next", "llama"])
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3_next", *(pytest.param(family, marks=pytest.mark.slow) for family in ("qwen3_5_moe", "llama"))],
+)
 def test_no_value_in_a_config_raises_anything_but_our_own_errors(folder: Path, family: str) -> None:
     save(folder, make(family), trunk="delta", head="delta")
     sound = json.loads((folder / "config.json").read_text())

@@ -159,22 +159,23 @@ def test_a_damaged_record_keeps_nobody_from_an_answer(folder: Path, kept: Tuning
     file = save(folder, replace(kept, model="not-here"))
     gone = EngineConfig(model="not-here")
     assert with_saved_tuning(gone) is gone, "the engine says better that the model is not here"
+    plain = EngineConfig()
     for content in (b"{", b"\xff\x00", json.dumps([1]).encode()):
         file.write_bytes(content)
-        done = subprocess.run(
-            [*PROGRAM, "ask", "What is 47 + 85?", "--temperature", "0"], capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "132" in done.stdout
+        assert with_saved_tuning(plain) is plain
+    done = subprocess.run(
+        [*PROGRAM, "ask", "What is 47 + 85?", "--temperature", "0"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "132" in done.stdout
     assert f"{file} is not a tuning" in paths.log_file().read_text()
 
 
-def test_an_answer_is_the_same_with_a_record(folder: Path, kept: Tuning) -> None:
-    argv = [*PROGRAM, "ask", "What is 47 + 85?", "--seed", "3", "--temperature", "1", "--json"]
+def test_an_answer_is_the_same_with_a_record(folder: Path, kept: Tuning, capsys: pytest.CaptureFixture[str]) -> None:
     answers = []
     for _ in range(2):
-        done = subprocess.run(argv, capture_output=True, text=True, check=True)
-        answers.append(json.loads(done.stdout))
+        assert run(["ask", "What is 47 + 85?", "--seed", "3", "--temperature", "1", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
         save(folder, kept)
     assert answers[0]["text"] == answers[1]["text"]
     assert answers[0]["reasoning"] == answers[1]["reasoning"]
