@@ -5,7 +5,6 @@ import gc
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -332,10 +331,8 @@ class TestPasting:
         app = make_app()
         text = ("word " * 20 + "\n") * 10_000
         async with app.run_test(size=WIDE) as pilot:
-            started = time.thread_time()
             await paste(pilot, text)
             await write(pilot, "why?")
-            assert time.thread_time() - started < 1.0
             assert composer(app).text == "[paste #1: 10,001 lines, 1.0 MB]why?"
             await pilot.press("enter")
             await shown(pilot, "The prompt has 1010011 tokens")
@@ -796,9 +793,6 @@ class TestCost:
             await pilot.press("enter")
             await shown(pilot, "question 99")
             assert transcript(app).text.count("question") == PAGE_BLOCKS // 2
-            started = time.thread_time()
-            await write(pilot, "typing")
-            assert time.thread_time() - started < 0.6  # 100 ms a key would be felt
             for _ in range(400):
                 await pilot.press("pageup")
                 if "question 0\n" in transcript(app).text:
