@@ -21,8 +21,8 @@ from server.telemetry import Telemetry
 Batch = list[tuple[int, TokenEvent | FinishEvent]]
 """Events with the index of the row that they belong to, in the order in which they were made."""
 
-PACE_S = 0.025
-"""A stream that is faster is handed on 40 times a second: nobody reads faster, and each time costs system calls on
+PACE_S = 0.04
+"""A stream that is faster is handed on 25 times a second: nobody reads faster, and each time costs system calls on
 this thread. The first tokens and the end do not wait, nor does what comes at a slower pace."""
 
 QUEUE_RETRY_S = "30"
