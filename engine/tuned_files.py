@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from engine import device
 from engine.config import EngineConfig
 from engine.models.locate import BUNDLED, locate
 from engine.tuned import Tuning
+from engine.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 PACKAGES = ("mtplx-tui", "mlx", "mlx-lm")
@@ -48,20 +48,10 @@ def find(folder: Path, config: EngineConfig) -> Tuning | None:
 
 
 def save(folder: Path, tuning: Tuning) -> Path:
-    """Keep a tuning in place of an older one; readers see the old file or the new one, never a part. Raises OSError."""
+    """Keep a tuning in place of an older one. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = _file(folder, tuning)
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")  # of mode 0600
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(asdict(tuning), out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(file)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(file, json.dumps(asdict(tuning), indent=1))
     return file
 
 

@@ -6,7 +6,6 @@ words are said once. The command line wins over this file, and a request's or a 
 
 import fcntl
 import os
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError
 
+from engine.whole_file import write_whole
 from mtplx_tui.options import Mode, ProfileName, UsageError, parse_memory
 from mtplx_tui.store_file import set_aside
 from server.settings import SAMPLING, Settings, type_of
@@ -299,7 +299,7 @@ def save(path: Path, changes: Mapping[str, Any]) -> Loaded:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
         for name, value in changes.items():
             _put(document, BY_NAME[name].section, name, value)
-        _write(path, tomlkit.dumps(document))
+        write_whole(path, tomlkit.dumps(document))
         return Loaded(load(path).saved, before.notes)
 
 
@@ -356,19 +356,3 @@ def _turn(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file as a whole, for its owner's eyes only."""
-    place = path.resolve()  # a link into a folder of dotfiles stays one
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".part")  # of mode 0600
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(place)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

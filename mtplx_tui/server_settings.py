@@ -97,9 +97,10 @@ class LocalSettings:
     def change(self, changes: Mapping[str, Any]) -> None:
         from mtplx_tui.saved_settings import SettingError
         from server.errors import ApiError
+        from server.settings import asks_for_drafts
 
         model = self._model()
-        if model is not None and model.mode == "ar" and changes.get("depth") not in (None, "auto", 0):
+        if model is not None and asks_for_drafts(changes, model.mode):
             raise SettingError(f"{model.name} runs without drafts (mode ar); depth can be auto or 0.")
         try:
             self.live.set(changes)

@@ -14,7 +14,7 @@ from server.backend import Backend
 from server.errors import invalid
 from server.facts import loaded
 from server.jsonbody import parse
-from server.settings import Settings, describe
+from server.settings import Settings, asks_for_drafts, describe
 
 
 def routes(backend: Backend) -> APIRouter:
@@ -49,5 +49,5 @@ def routes(backend: Backend) -> APIRouter:
 
 def _refuse_drafts(backend: Backend, changes: dict[str, Any]) -> None:
     model = loaded(backend.engine)
-    if model is not None and model.mode == "ar" and changes.get("depth") not in (None, "auto", 0):
+    if model is not None and asks_for_drafts(changes, model.mode):
         raise invalid("depth", f"the model {model.name!r} runs without drafts (mode ar); only auto or 0 can be set")

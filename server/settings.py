@@ -138,6 +138,11 @@ class LiveSettings:
             return self.value
 
 
+def asks_for_drafts(changes: Mapping[str, Any], mode: Mode) -> bool:
+    """Whether a change sets a depth that a model without drafts can not have."""
+    return mode == "ar" and changes.get("depth") not in (None, "auto", 0)
+
+
 def describe(settings: Settings, own: Sampling | None) -> list[dict[str, Any]]:
     """Each setting for a screen or a command: its name, type, range, default, value, what holds, and help.
 

@@ -26,15 +26,19 @@ MANY = 8192  # outputs above which there are warps enough; up to it, more of the
 TYPES = (mx.bfloat16, mx.float16)
 
 _HEADER = """
+#define MULTIPLY_ADD(TYPE)                                                                       \\
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 "                             \\
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                    \\
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                           \\
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
 template <typename X> struct Half;
 
 template <> struct Half<__nv_bfloat16> {
   static constexpr unsigned ONES = 0x3F803F80u, MAGIC = 0x43004300u;  // two 1.0; two 128.0, whose last bit is 1
   static constexpr float OFFSET = 128.0f;
   __device__ static inline void product(float* c, const unsigned* a, unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MULTIPLY_ADD("bf16");
   }
   __device__ static inline unsigned bytes(unsigned word, int low, int high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn((float)((word >> low) & 0xFFu), (float)((word >> high) & 0xFFu));
@@ -46,9 +50,7 @@ template <> struct Half<__half> {
   static constexpr unsigned ONES = 0x3C003C00u, MAGIC = 0x64006400u;  // two 1.0; two 1024.0
   static constexpr float OFFSET = 1024.0f;
   __device__ static inline void product(float* c, const unsigned* a, unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MULTIPLY_ADD("f16");
   }
   __device__ static inline unsigned bytes(unsigned word, int low, int high) {
     __half2 pair = __floats2half2_rn((float)((word >> low) & 0xFFu), (float)((word >> high) & 0xFFu));
@@ -65,7 +67,7 @@ __device__ inline void fetch(const unsigned* from, unsigned* to) {
     return;
   }
   #pragma unroll
-  for (int i = 0; i < WORDS / 4 * 4; i += 4) {
+  for (int i = 0; i + 4 <= WORDS; i += 4) {
     const uint4 four = __ldcs(reinterpret_cast<const uint4*>(from + i));
     to[i] = four.x; to[i + 1] = four.y; to[i + 2] = four.z; to[i + 3] = four.w;
   }

@@ -1,11 +1,12 @@
 """How to multiply the few rows of a verify step with weights, chosen from what was measured on this machine.
 
 A verify step multiplies 2 to 9 rows with every weight, and some numbers of rows are much slower than others. On an H200
-a 4-bit product of four rows took 3.4 times as long as one of one row, and one of eight rows less than that; OpenBLAS
-takes 0.90 ms for seven rows of 320 by 6,144 and 0.57 for eight. Every kind of product is timed here once, and then
+MLX's own 4-bit product of four rows takes 3.4 times as long as one of one row, and one of eight rows less than that;
+OpenBLAS takes 0.90 ms for seven rows of 320 by 6,144 and 0.57 for eight. Every kind of product is timed here once, and
+then
 
-- a step is made wider, with columns whose outcome nobody reads, where a wider one is faster (`Widths`);
-- quantised products that are not, such as those of the head's drafts, go the way that was fastest (`use_fastest`).
+- each goes the way that was fastest for its rows, where there is a choice (`use_fastest`);
+- a step is made wider, with columns whose outcome nobody reads, where all of them together are faster so (`Widths`).
 
 Two more ways were tried and are gone: padding to 16 rows was as fast as to 8, and dequantising was never the fastest.
 """

@@ -218,9 +218,10 @@ def _ask(server: "httpx.Client", method: str, changes: dict[str, Any] | None = N
     import httpx
 
     from mtplx_tui.remote import http
+    from mtplx_tui.remote.settings import PATH
 
     try:
-        response = server.request(method, "/v1/mtplx/settings", json=changes)
+        response = server.request(method, PATH, json=changes)
         if response.status_code == 400:
             raise UsageError(http.refusal(response))
         if response.status_code != 200:

@@ -3,7 +3,6 @@
 import difflib
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import tomlkit
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from engine.whole_file import PRIVATE, write_whole
 from mtplx_tui.connect.clients import Settings
 
 
@@ -42,17 +42,8 @@ def difference(settings: Settings, before: str, after: str) -> str:
 
 def write(file: Path, text: str) -> None:
     """Replace a file as a whole; one that is a link stays one. Raises OSError."""
-    file = file.resolve()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
-    try:
-        with temporary.open("w", encoding="utf-8") as out:
-            os.fchmod(out.fileno(), mode)
-            out.write(text)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    file.resolve().parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, text, file.stat().st_mode & 0o777 if file.exists() else PRIVATE)
 
 
 class _PlaceTakenError(Exception):

@@ -10,6 +10,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 
+def line_box(title: str) -> Vertical:
+    """The box of a screen that asks for one line."""
+    box = Vertical(id="box")
+    box.border_title = title.replace("[", "\\[")
+    box.border_subtitle = "Enter takes it, Esc does not"
+    return box
+
+
 class AskScreen(ModalScreen[str | None]):
     """Dismissed with what was typed, or with None."""
 
@@ -22,10 +30,7 @@ class AskScreen(ModalScreen[str | None]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        box = Vertical(id="box")
-        box.border_title = self._question.replace("[", "\\[")
-        box.border_subtitle = "Enter takes it, Esc does not"
-        with box:
+        with line_box(self._question):
             yield Input(self._text, id="line", compact=True)
 
     @on(Input.Submitted)

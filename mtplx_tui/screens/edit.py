@@ -6,9 +6,10 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
+
+from mtplx_tui.screens.ask import line_box
 
 
 class EditScreen(ModalScreen[bool]):
@@ -29,10 +30,7 @@ class EditScreen(ModalScreen[bool]):
         self._take = take
 
     def compose(self) -> ComposeResult:
-        box = Vertical(id="box")
-        box.border_title = self._title.replace("[", "\\[")
-        box.border_subtitle = "Enter takes it, Esc does not"
-        with box:
+        with line_box(self._title):
             yield Static(self._allowed, id="allowed", markup=False)
             yield Input(self._text, id="line", compact=True)
             yield Static("", id="reason", markup=False)

@@ -1,10 +1,13 @@
 """The answers of health checks and of /v1/mtplx, where these are not plain facts of `server.facts` already."""
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from engine.handle import EngineState, ModelInfo
-from server.api.errors import Shape
-from server.facts import Phase, RequestFacts
+from server.api.errors import FORM, Shape
+from server.facts import RequestFacts
 
 
 class Root(Shape):
@@ -66,33 +69,12 @@ class CacheUse(Shape):
     why: str
 
 
-class RequestDetail(Shape):
+@dataclass(frozen=True, slots=True)
+class RequestDetail(RequestFacts):
     """The figures of `RequestFacts`, and what was sent to the model."""
 
-    id: str
-    source: str
-    key: str | None
-    state: Phase | Literal["done"]
-    place: int | None
-    created: float
-    age_s: float
-    prompt_tokens: int
-    read_tokens: int
-    cached_tokens: int
-    miss: str
-    completion_tokens: int
-    max_tokens: int | None
-    context: int
-    steps: int
-    drafted: int
-    judged: int
-    accepted: int
-    ttft_s: float | None
-    tok_s: float | None
-    finish_reason: Literal["stop", "length", "cancelled", "error"] | None
-    error: str | None
-    usage: dict[str, Any] | None
-    stats: dict[str, Any] | None
+    __pydantic_config__: ClassVar[ConfigDict] = FORM
+
     asked: dict[str, Any] | None
     cache: CacheUse
     prompt: Tokens

@@ -4,11 +4,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+FORM = ConfigDict(extra="forbid", protected_namespaces=())
+
 
 class Shape(BaseModel):
     """Base of the forms of answers: these fields and no others. One with a default may be absent."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = FORM
 
 
 class ErrorFacts(Shape):

@@ -155,17 +155,27 @@ async def pictures(app: MtplxApp, handle: ScriptedHandle, rooms: dict[str, Scene
     return taken
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("way", ["unicode", *(pytest.param(way, marks=slow) for way in ("ascii", "ansi", "no-colour"))])
-async def test_rooms(
-    way: str, snapshot: SnapshotAssertion, make_app: MakeApp, handle: ScriptedHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+in_every_way = pytest.mark.parametrize(
+    "way", ["unicode", *(pytest.param(way, marks=slow) for way in ("ascii", "ansi", "no-colour"))]
+)
+
+
+def app_in(way: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> MtplxApp:
+    """The app with these glyphs or colours."""
     if way == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
     app = make_app("ascii" if way == "ascii" else "unicode")
     if way == "ansi":
         app.theme = "ansi-dark"
-    taken = await pictures(app, handle, ROOMS)
+    return app
+
+
+@pytest.mark.anyio
+@in_every_way
+async def test_rooms(
+    way: str, snapshot: SnapshotAssertion, make_app: MakeApp, handle: ScriptedHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = await pictures(app_in(way, make_app, monkeypatch), handle, ROOMS)
     approved = snapshot.use_extension(SVGImageExtension)
     different = [name for name, picture in taken.items() if approved(name=name) != picture]
     assert not different

@@ -8,7 +8,7 @@ from helpers import ask, chat, shown, transcript, until
 from pytest_textual_snapshot import SVGImageExtension
 from scripted_handle import Play, ScriptedHandle
 from syrupy.assertion import SnapshotAssertion
-from test_looks import fixed, pictures, slow  # noqa: F401  the fixture is used by being here
+from test_looks import app_in, fixed, in_every_way, pictures  # noqa: F401  the fixture is used by being here
 from textual.pilot import Pilot
 
 from engine.events import DraftSource, Span, StepEvent, TokenEvent, TokenLogprob
@@ -66,15 +66,10 @@ async def stepped(pilot: Pilot[None], app: MtplxApp, handle: ScriptedHandle) -> 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("way", ["unicode", *(pytest.param(way, marks=slow) for way in ("ascii", "ansi", "no-colour"))])
+@in_every_way
 async def test_calls_and_steps(
     way: str, snapshot: SnapshotAssertion, make_app: MakeApp, handle: ScriptedHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way == "no-colour":
-        monkeypatch.setenv("NO_COLOR", "1")
-    app = make_app("ascii" if way == "ascii" else "unicode")
-    if way == "ansi":
-        app.theme = "ansi-dark"
-    taken = await pictures(app, handle, {"calls": called, "steps": stepped})
+    taken = await pictures(app_in(way, make_app, monkeypatch), handle, {"calls": called, "steps": stepped})
     approved = snapshot.use_extension(SVGImageExtension)
     assert not [name for name, picture in taken.items() if approved(name=name) != picture]
