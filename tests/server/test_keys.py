@@ -265,15 +265,19 @@ def test_one_key_can_not_take_all_places(keyed: Keyed, scripted: ScriptedEngine)
 def test_the_log_names_a_key_by_six_digits_of_its_digest_and_never_shows_one(
     keyed: Keyed, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "server"]
+
     client = keyed(KEY, OTHER)
     with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "server"):
         client.get("/v1/models", headers=bearer(KEY))
         client.get("/v1/models", headers=bearer(KEY + "wrong"))
         assert ask(client).status_code == 401
+        until(lambda: len(said()) == 3)  # a line is written behind its answer, and only while this level holds
     label = Keys([KEY]).caller([KEY.encode()])
     assert label is not None
     assert re.fullmatch("[0-9a-f]{6}", label.label)
-    lines = [record.getMessage() for record in caplog.records if record.name == "server"]
+    lines = said()
     assert lines[0].endswith(f"key {label.label}")
     assert len(lines) == 3
     assert "key " not in lines[1]
