@@ -1,9 +1,9 @@
 """How to multiply the few rows of a verify step with weights, chosen from what was measured on this machine.
 
 A verify step multiplies 2 to 9 rows with every weight, and some numbers of rows are much slower than others. On an H200
-MLX's own 4-bit product of four rows takes 3.4 times as long as one of one row, and one of eight rows less than that;
-OpenBLAS takes 0.90 ms for seven rows of 320 by 6,144 and 0.57 for eight. Every kind of product is timed here once, and
-then
+MLX's own 4-bit product of four rows takes 3.4 times as long as one of one row, and one of eight rows less than that.
+OpenBLAS copies the whole weight before it multiplies, but for small products: on a Xeon [4, 320] x [320, 832] takes
+0.26 ms, and 0.11 cut into eight. Every kind of product is timed here once, and then
 
 - each goes the way that was fastest for its rows, where there is a choice (`use_fastest`);
 - a step is made wider, with columns whose outcome nobody reads, where all of them together are faster so (`Widths`).
@@ -13,7 +13,7 @@ Two more ways were tried and are gone: padding to 16 rows was as fast as to 8, a
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,9 @@ TOTALS = (4, 8, 12, 16)  # rows in all that a step may be widened to
 CLOSE = 1.15  # of the fastest width's time: a narrower one is as good, and wastes less elsewhere
 REPEATS, ROUNDS = 4, 3
 STOCK = "stock"
+SMALL_OUTPUTS, SMALL_PRODUCT = 1200, 1_000_000
+"""Rows times outputs, and that times inputs, up to which OpenBLAS multiplies without a copy of the weight where it has
+kernels for that (interface/gemm.c and kernel/x86_64/sgemm_small_kernel_permit_skylakex.c of 0.3.17 and later)."""
 
 Way = Callable[[mx.array, Any], mx.array]
 """From x [M, K] and a linear layer [N, K] to [M, N]."""
@@ -62,9 +65,24 @@ def _read_once(x: mx.array, layer: Any) -> mx.array:
     return rows_cuda.product(x, layer.weight, layer.get("scales"), layer.get("biases"), group, bits)
 
 
+def _in_parts(x: mx.array, layer: Any) -> mx.array:
+    rows, (outputs, columns) = x.shape[0], layer.weight.shape
+    parts = layer.weight.reshape(small_parts(rows, outputs, columns), -1, columns)
+    result: mx.array = (x @ parts.swapaxes(1, 2)).swapaxes(0, 1).reshape(rows, outputs)
+    return result
+
+
+@cache
+def small_parts(rows: int, outputs: int, columns: int) -> int:
+    """Into how many parts of as many outputs a weight [outputs, columns] is cut for OpenBLAS to take each for small."""
+    most = min(SMALL_OUTPUTS // rows, SMALL_PRODUCT // (rows * columns))
+    return next(parts for parts in range(1, outputs + 1) if outputs % parts == 0 and outputs // parts <= max(most, 1))
+
+
 WAYS: dict[str, Way] = {
     STOCK: _stock,
     "padded": _padded,
+    "in parts": _in_parts,
     "read once": _read_once,
 }
 TOLERANCE = {mx.float32: 1e-3, mx.float16: 4e-3, mx.bfloat16: 2e-2}
@@ -87,9 +105,10 @@ class Calibration:
             way = self._ways[known] = WAYS[min(seconds, key=seconds.__getitem__)]
         return way
 
-    def widths(self, trunk: nn.Module, dtype: mx.Dtype) -> "Widths":
-        """The step widths that are fast for all of a trunk's products together."""
-        layers = [layer for _, layer in trunk.named_modules() if isinstance(layer, nn.Linear | nn.QuantizedLinear)]
+    def widths(self, modules: Iterable[nn.Module], dtype: mx.Dtype) -> "Widths":
+        """The step widths that are fast for all products of the modules together."""
+        named = [pair for module in modules for pair in module.named_modules()]
+        layers = [layer for _, layer in named if isinstance(layer, nn.Linear | nn.QuantizedLinear)]
         counts = Counter(kind(layer) for layer in layers)
         examples = {kind(layer): layer for layer in layers}
 
@@ -156,6 +175,8 @@ def _candidates(layer: Any, rows: int, dtype: mx.Dtype) -> list[str]:
     bits, group, mode = _packing(layer)
     if 1 < rows < FULL and bits < DENSE:
         names.append("padded")
+    if is_cpu() and bits == DENSE and layer.weight.dtype == mx.float32 and small_parts(rows, *layer.weight.shape) > 1:
+        names.append("in parts")
     same = dtype == (layer.weight if bits == DENSE else layer.scales).dtype
     if same and rows <= rows_cuda.MOST_ROWS and rows_cuda.fits(_columns(layer), dtype, group, bits, mode):
         names.append("read once")
@@ -206,11 +227,8 @@ class CalibratedDense(_Calibrated, nn.Linear):  # type: ignore[misc]
 
 
 def use_fastest(module: nn.Module, calibration: Calibration) -> None:
-    """Let every linear layer in a module (or the module itself) for which there is a choice use it; no parameter
-    moves."""
-    classes = {nn.QuantizedLinear: CalibratedQuantized}
-    if not is_cpu():
-        classes[nn.Linear] = CalibratedDense
+    """Let every linear layer in a module, or the module itself, multiply by the fastest way; no parameter moves."""
+    classes = {nn.QuantizedLinear: CalibratedQuantized, nn.Linear: CalibratedDense}
     for _, layer in module.named_modules():
         if type(layer) in classes:
             layer.__class__ = classes[type(layer)]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,13 @@ def _calibration(config: EngineConfig) -> Calibration | None:
     """What is fast here; None where the profile wants MLX's own products."""
     if config.profile.products == "stock":
         return None
-    return Calibration(Timings(f"{device_name()}, mlx {version('mlx')}", config.timings_file))
+    return Calibration(_timings(f"{device_name()}, mlx {version('mlx')}", config.timings_file))
+
+
+@cache
+def _timings(machine: str, file: Path | None) -> Timings:
+    """One for all models of a process, so that what they have in common is timed once."""
+    return Timings(machine, file)
 
 
 def _draft_ids(path: Path, vocab_size: int) -> mx.array | None:

@@ -37,7 +37,7 @@ class SpecModel:
     ) -> None:
         self._trunk = text.model
         self._embed = text.model.embed_tokens
-        self._lm_head = text.lm_head if "lm_head" in text else text.model.embed_tokens.as_linear
+        self._lm_head = text.lm_head if "lm_head" in text else _linear(self._embed)
         self._recurrent = recurrent
         self._packing = packing
         self.vocab_size = int(text.args.vocab_size)
@@ -46,11 +46,12 @@ class SpecModel:
         self.draft_ids = draft_ids
         self._draft_head = self._lm_head
         if draft_ids is not None:
-            self._draft_head = _rows(text.lm_head if "lm_head" in text else self._embed, draft_ids)
+            self._draft_head = _linear(self._lm_head, draft_ids)
         self.width = Widths()
         if calibration is not None:
-            self.width = calibration.widths(text, self._embed(mx.array([0])).dtype)
-            for module in (text, head, self._draft_head):
+            step = [text] if "lm_head" in text else [text, self._lm_head]
+            self.width = calibration.widths(step, self._embed(mx.array([0])).dtype)
+            for module in (*step, head, self._draft_head):
                 if isinstance(module, nn.Module):
                     use_fastest(module, calibration)
 
@@ -79,16 +80,20 @@ class SpecModel:
         return logits.astype(mx.float32)
 
 
-def _rows(linear: nn.Module, ids: mx.array) -> nn.Linear | nn.QuantizedLinear:
-    """A linear layer of some of the output rows of `linear` (or of an embedding, used as one)."""
-    if "scales" in linear:
-        group, bits, mode = linear.group_size, linear.bits, linear.mode
-        small = nn.QuantizedLinear(group, 1, bias=False, group_size=group, bits=bits, mode=mode)
-        small.scales = linear.scales[ids]
-        if "biases" in linear:
-            small.biases = linear.biases[ids]
+def _linear(module: nn.Module, ids: mx.array | None = None) -> nn.Linear | nn.QuantizedLinear:
+    """The weight of a linear layer or an embedding as a linear layer; with ids, one of these output rows alone."""
+
+    def some(array: mx.array) -> mx.array:
+        return array if ids is None else array[ids]
+
+    if "scales" in module:
+        group, bits, mode = module.group_size, module.bits, module.mode
+        linear = nn.QuantizedLinear(group, 1, bias=False, group_size=group, bits=bits, mode=mode)
+        linear.scales = some(module.scales)
+        if "biases" in module:
+            linear.biases = some(module.biases)
     else:
-        small = nn.Linear(1, 1, bias=False)
-    small.weight = linear.weight[ids]
-    mx.eval(small.parameters())
-    return small
+        linear = nn.Linear(1, 1, bias=False)
+    linear.weight = some(module.weight)
+    mx.eval(linear.parameters())
+    return linear

@@ -8,8 +8,18 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.direct import DirectEngine
+from engine.kernels import reading
 from engine.kernels.timings import Timings
-from engine.kernels.verify import MOST_ROWS, STOCK, WAYS, Calibration, Widths, time_ways, use_fastest
+from engine.kernels.verify import (
+    MOST_ROWS,
+    STOCK,
+    WAYS,
+    Calibration,
+    Widths,
+    small_parts,
+    time_ways,
+    use_fastest,
+)
 from engine.request import Request, Sampling
 
 
@@ -29,8 +39,8 @@ def test_a_layer_gives_what_it_gave_before(rows: int, bits: int) -> None:
     assert mx.allclose(layer(x), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if name != "read once"])
-def test_every_way_gives_mlx_own_result(name: str) -> None:
+@pytest.mark.parametrize("name", [STOCK, "padded"])
+def test_every_way_of_a_quantised_weight_gives_mlx_own_result(name: str) -> None:
     layer = quantised()
     x = mx.random.normal((5, 128))
     assert mx.allclose(WAYS[name](x, layer), WAYS[STOCK](x, layer), atol=1e-4)
@@ -78,7 +88,7 @@ def test_a_step_is_widened_only_where_that_is_clearly_faster() -> None:
 
 def test_widths_are_timed_over_the_whole_trunk() -> None:
     trunk = nn.Sequential(quantised(128, 64), quantised(64, 128), nn.Linear(128, 32))
-    width = Calibration(Timings("here")).widths(trunk, mx.float32)
+    width = Calibration(Timings("here")).widths([trunk], mx.float32)
     assert all(width(1, length) >= length for length in range(1, MOST_ROWS + 1))
 
 
@@ -105,3 +115,20 @@ def test_columns_that_nobody_reads_change_no_text(temperature: float) -> None:
     expected = texts()
     engine.loaded.spec.width = lambda rows, length: length + 3  # type: ignore[assignment]
     assert texts() == expected
+
+
+@pytest.mark.parametrize(("columns", "outputs"), [(320, 832), (832, 320), (320, 6144), (64, 97), (2048, 4)])
+@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+def test_a_dense_weight_cut_into_parts_gives_mlx_own_result(rows: int, columns: int, outputs: int) -> None:
+    parts = small_parts(rows, outputs, columns)
+    assert outputs % parts == 0
+    layer = nn.Linear(columns, outputs, bias=False)
+    x = mx.random.normal((rows, columns), key=mx.random.key(1))
+    assert mx.allclose(WAYS["in parts"](x, layer), WAYS[STOCK](x, layer), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [3, reading.FEW + 1])
+def test_exponentials_of_few_and_of_many_numbers_are_the_same(size: int) -> None:
+    x = mx.linspace(-60, 60, size)
+    assert mx.allclose(reading.exp(x), mx.exp(x), rtol=1e-6)
+    assert mx.allclose(reading.silu(100 * x), x * 100 * mx.sigmoid(100 * x), atol=1e-5)
