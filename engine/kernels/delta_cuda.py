@@ -4,7 +4,8 @@
 rule. The rows of the state do not depend on each other, so a warp keeps one row in registers and walks the tokens in
 order; what its head's rows share it computes again, which is cheaper than a launch for each of a dozen operations.
 `commit` walks the accepted tokens alone, in the same operations, so a verified block leaves the state that
-token-by-token decoding would.
+token-by-token decoding would, to the bit: what is rounded where is written out, as a compiler joins a product and a sum
+where it likes to, and not in the same places of two kernels.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ __device__ inline float convolved(const X* conv, const X* block, const W* weight
     const int at = t + j - (K - 1);
     const float x = at < 0 ? static_cast<float>(conv[(b * (K - 1) + at + K - 1) * C + channel])
                            : static_cast<float>(block[(b * T + at) * C + channel]);
-    sum += x * static_cast<float>(weight[channel * K + j]);
+    sum = fmaf(x, static_cast<float>(weight[channel * K + j]), sum);
   }
   return sum / (1.0f + expf(-sum));
 }
@@ -41,7 +42,7 @@ __device__ inline float convolved(const X* conv, const X* block, const W* weight
 template <int Dk, int W>
 __device__ inline void normalise(float* x, float scale) {
   float sum = 0.0f;
-  for (int i = 0; i < W; ++i) sum += x[i] * x[i];
+  for (int i = 0; i < W; ++i) sum = fmaf(x[i], x[i], sum);
   const float factor = scale * rsqrtf(warp_sum(sum) + 1e-6f);
   for (int i = 0; i < W; ++i) x[i] *= factor;
 }
@@ -90,14 +91,14 @@ _READ = (
     const float g = decay(static_cast<float>(a[token]), a_log_h, dt_h);
     float seen = 0.0f, out = 0.0f;
     for (int i = 0; i < W; ++i) {
-      s[i] *= g;
-      seen += s[i] * key[i];
+      s[i] = __fmul_rn(s[i], g);
+      seen = fmaf(s[i], key[i], seen);
     }
     const float beta = 1.0f / (1.0f + expf(-static_cast<float>(beta_logit[token])));
     const float write = beta * (value - warp_sum(seen));
     for (int i = 0; i < W; ++i) {
-      s[i] += write * key[i];
-      out += s[i] * query[i];
+      s[i] = fmaf(write, key[i], s[i]);
+      out = fmaf(s[i], query[i], out);
     }
     out = warp_sum(out);
     if (lane == 0) {
@@ -119,8 +120,8 @@ _COMMIT = (
     + """
     const float g = decay(static_cast<float>(a[token]), a_log_h, dt_h), write = u[token * Dv + row];
     for (int i = 0; i < W; ++i) {
-      s[i] *= g;
-      s[i] += write * key[i];
+      s[i] = __fmul_rn(s[i], g);
+      s[i] = fmaf(write, key[i], s[i]);
     }
   }
   for (int i = 0; i < W; ++i) committed[place + i] = s[i];

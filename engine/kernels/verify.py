@@ -167,19 +167,21 @@ def time_ways(layer: Any, rows: int, dtype: mx.Dtype) -> dict[str, float]:
         if bool((error <= TOLERANCE[dtype]).item()):
             seconds[name] = _best_time(WAYS[name], x, layer)
     mx.clear_cache()  # outputs of a large vocabulary are not to stay in the allocator
-    return seconds
+    return seconds or {STOCK: _best_time(_stock, x, layer)}
 
 
 def _candidates(layer: Any, rows: int, dtype: mx.Dtype) -> list[str]:
-    names = [STOCK]
+    """Ways to try. Where one gives a row the same whatever is beside it, no other: a draft's outcome may not depend on
+    what is verified with it, and no other way was clearly faster."""
     bits, group, mode = _packing(layer)
+    same = dtype == (layer.weight if bits == DENSE else layer.scales).dtype
+    if same and rows <= rows_cuda.MOST_ROWS and rows_cuda.fits(_columns(layer), dtype, group, bits, mode):
+        return ["read once"]
+    names = [STOCK]
     if 1 < rows < FULL and bits < DENSE:
         names.append("padded")
     if is_cpu() and bits == DENSE and layer.weight.dtype == mx.float32 and small_parts(rows, *layer.weight.shape) > 1:
         names.append("in parts")
-    same = dtype == (layer.weight if bits == DENSE else layer.scales).dtype
-    if same and rows <= rows_cuda.MOST_ROWS and rows_cuda.fits(_columns(layer), dtype, group, bits, mode):
-        names.append("read once")
     return names
 
 

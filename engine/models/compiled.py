@@ -15,7 +15,7 @@ from mlx_lm.models.base import scaled_dot_product_attention
 
 from engine.caches.kv import KVCache
 from engine.caches.recurrent import RecurrentCache
-from engine.kernels import delta_cuda
+from engine.kernels import attention_cuda, delta_cuda
 from engine.models.qwen import Projections
 
 LONGEST = delta_cuda.LONGEST  # tokens of a block; longer ones are read once, and would be traced for nothing
@@ -58,7 +58,12 @@ class _Compiled:
     def _attending(self, x: mx.array, mask: Any, cache: KVCache) -> mx.array:
         queries, keys, values, gate = self._traced("before", self._before)(x, cache.offset)
         held = cache.update_and_fetch(keys, values)
-        seen = scaled_dot_product_attention(queries, *held, cache=cache, scale=self.self_attn.scale, mask=mask)
+        scale = self.self_attn.scale
+        if cache.packing is None and attention_cuda.fits(queries, keys):
+            limit = cache.clock.limit(x.shape[1])
+            seen = attention_cuda.attention(queries, cache.keys[0], cache.values[0], cache.offset, limit, scale)
+        else:
+            seen = scaled_dot_product_attention(queries, *held, cache=cache, scale=scale, mask=mask)
         output: mx.array = self._traced("after", self._after)(x, seen, gate)
         return output
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.gated_delta import gated_delta_ops
 
+from engine.device import is_cuda
 from engine.kernels import delta
 
 Inputs = dict[str, np.ndarray]
@@ -179,7 +180,7 @@ def test_inverse_of_a_unit_triangle(size: int) -> None:
     lower = np.tril(np.random.default_rng(size).uniform(-0.6, 0.6, size=(3, size, size)), -1).astype(np.float32)
     inverse = delta.unit_lower_inverse(mx.array(lower))
     expected = np.linalg.inv(np.eye(size) + lower.astype(np.float64))
-    assert apart(inverse, expected) < 1e-5
+    assert apart(inverse, expected) < (1e-3 if is_cuda() else 1e-5)  # TF32
 
 
 @pytest.mark.parametrize("size", [7, 8, 9, 31, 32, 64])

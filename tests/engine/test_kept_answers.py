@@ -10,6 +10,7 @@ import tiny_models
 
 from engine.caches.recurrent import RecurrentCache
 from engine.config import EngineConfig, Mode
+from engine.device import is_cuda
 from engine.direct import DirectEngine
 from engine.prefill import Prefill
 from engine.request import Request, Sampling
@@ -20,6 +21,7 @@ GREEDY = Sampling(temperature=0.0)
 SEEDED = Sampling(temperature=0.8, top_k=20)
 QUESTIONS = ("What is 47 + 85?", "Sort these numbers: 42, 7, 19, 3.", "Tell me about a fox.", "Count from 3 to 9.")
 NUMBERS = count()
+CLOSE = 2e-2 if is_cuda() else 1e-4  # CUDA multiplies in TF32, and the demo model is half-precision there
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +52,11 @@ def assert_kept(engine: DirectEngine, said: Sequence[int]) -> None:
     ours, theirs = read(engine, further, True), read(engine, further, False)
     assert ours.cached >= len(said) - 1
     one, other = ours.rows(), theirs.rows()
-    assert max(difference(one.state, other.state)) < 1e-4
+    assert max(difference(one.state, other.state)) < CLOSE
     rows = len(further) - 2
     for mine, cold in zip(one.state.head, other.state.head, strict=True):
         for a, b in zip(mine.arrays(), cold.arrays(), strict=True):
-            assert float(mx.abs(a[:, :, :rows] - b[:, :, :rows]).max()) < 1e-3
+            assert float(mx.abs(a[:, :, :rows] - b[:, :, :rows]).max()) < 10 * CLOSE
 
 
 def test_an_answer_is_kept_wherever_in_its_last_block_it_ends(warm: DirectEngine) -> None:
