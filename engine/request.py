@@ -108,6 +108,8 @@ class Request:
         seed: same seed, same text, at any depth and beside any neighbours; None draws a fresh one.
         accept_rule: None means coupled for a seeded request and the profile's rule otherwise.
         max_tokens: None means as many as the context holds.
+        min_tokens: before so many the token that ends a turn ends nothing and is a token like any other; `ignore_eos`
+            says so of all of them.
         stop: texts that end the answer; none of their characters is delivered.
         grammar: what the answer must look like; None leaves it free.
         logprobs: None for none, else how many alternatives to report beside each token's own.
@@ -130,6 +132,7 @@ class Request:
     depth: int | None = None
     accept_rule: AcceptRule | None = None
     ignore_eos: bool = False
+    min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     single_call: bool = False
@@ -151,6 +154,8 @@ class Request:
         least = 1 if self.prompt_logprobs is None else 0
         if self.max_tokens is not None and self.max_tokens < least:
             raise BadRequestError(f"max_tokens is {self.max_tokens}; it must be at least {least}.", "max_tokens")
+        if self.min_tokens:
+            _in_range("min_tokens", self.min_tokens, 0, math.inf if self.max_tokens is None else self.max_tokens)
         if self.depth is not None:
             _in_range("depth", self.depth, 0, MAX_DEPTH)
         if self.logprobs is not None:
@@ -165,8 +170,9 @@ class Request:
         self.sampling.check(vocab_size)
         if self.grammar is not None:
             self.grammar.check()
-            if self.ignore_eos:
-                raise BadRequestError("A grammar says where the answer ends, so ignore_eos can not be set.", "grammar")
+            if self.ignore_eos or self.min_tokens:
+                name = "ignore_eos" if self.ignore_eos else "min_tokens"
+                raise BadRequestError(f"A grammar says where the answer ends, so {name} can not be set.", "grammar")
 
 
 def _in_range(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:

@@ -174,7 +174,7 @@ class Row:
         spans: list[Span] = []
         for place, token in enumerate(tokens):
             self.made.append(token)
-            if token in self._chat.eos_ids and not self.request.ignore_eos:
+            if token in self._chat.eos_ids and not self._goes_on:
                 self.finished = "stop"
                 break
             kind = self._text.kind
@@ -197,6 +197,11 @@ class Row:
             if self._text.stopped is not None:  # a stop that only the flush completed
                 self.finished = "stop"
         return ids, spans
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the token that ends a turn would end nothing now."""
+        return self.request.ignore_eos or self._delivered < self.request.min_tokens
 
     def _completed_by(self, token: int) -> bool:
         """Let the grammar take the token; whether nothing may follow it."""

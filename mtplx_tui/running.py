@@ -10,17 +10,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mtplx_tui import paths
-from mtplx_tui.options import EngineOptions
+from mtplx_tui.options import UsageError
 
 if TYPE_CHECKING:
+    import httpx
+
+    from engine.config import EngineConfig
     from engine.handle import ModelInfo
 
 ASK_SECONDS = 2.0
-BUNDLED = "demo-13m"
-"""What no --model means; `engine.models.locate` says so, and costs an import that the first frame would wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What an engine was started with, as far as two of the same model can differ; as in EngineConfig.
+
+    Attributes:
+        profile: its name.
+    """
+
+    mode: str
+    depth: int | None
+    profile: str
+    kv_bits: int | None
+    memory_bytes: int | None
+
+    @classmethod
+    def of(cls, config: "EngineConfig", mode: str) -> "Start":
+        """`mode` is the engine's own: a workbench may have changed it since."""
+        depth = None if mode == "ar" else config.depth  # where nothing is drafted, 0 and auto are one
+        return cls(mode, depth, config.profile.name, config.kv_bits, config.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where a server was asked to listen, by which further names it may be called, and what it answers beside the chat
+    model. `port` may have been taken, so that it is not the one in its address."""
+
+    host: str = "localhost"
+    port: int = 8000
+    names: tuple[str, ...] = ()
+    embedding_model: str | None = None
+    rerank_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +63,37 @@ class Running:
 
     Attributes:
         url: its address, without /v1. kind: whether a workbench or `serve` runs it. since: seconds since 1970.
-        mode: mtp or ar. context: tokens. keyed: whether it asks for a key.
+        path: the model's folder. mode: mtp or ar. context: tokens. keyed: whether it asks for a key.
     """
 
     url: str
     pid: int
     kind: Literal["workbench", "serve"]
     model: str
+    path: str
     mode: str
     context: int
     keyed: bool
     since: float
+    start: Start
+    front: Front
 
 
 @contextmanager
-def announced(url: str, kind: Literal["workbench", "serve"], model: "ModelInfo", keyed: bool) -> Iterator[None]:
+def announced(
+    url: str,
+    kind: Literal["workbench", "serve"],
+    model: "ModelInfo",
+    keyed: bool,
+    config: "EngineConfig",
+    front: Front,
+) -> Iterator[None]:
     """While inside, other commands find this process's server. A folder that can not be written to costs only that."""
     file = paths.servers_folder() / f"{os.getpid()}.json"
-    record = Running(url, os.getpid(), kind, model.name, model.mode, model.context, keyed, time.time())
+    record = Running(
+        url, os.getpid(), kind, model.name, model.path, model.mode, model.context, keyed, time.time(),
+        Start.of(config, model.mode), front,
+    )  # fmt: skip
     with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
@@ -65,36 +112,75 @@ def servers() -> list[Running]:
     return sorted(found, key=lambda running: running.since)
 
 
-def serving(model: str, mode: str) -> Running | None:
-    """A server of this model in this mode that takes requests, where one runs."""
-    alike = (running for running in servers() if (running.model, running.mode) == (model, mode))
-    return next((running for running in alike if _ready(running)), None)
+def same(config: "EngineConfig", key_file: Path | None, front: Front | None = None) -> Running | None:
+    """A server that runs what this config asks for, takes requests, and takes the key that is at hand: the first in the
+    file, else the one in MTPLX_API_KEY.
 
+    Args:
+        config: options, kept settings and defaults put together.
+        front: what the server must have been asked for too, with a key where one is at hand; None where any will do.
+    """
+    start = Start.of(config, config.mode)
+    alike = [each for each in servers() if each.start == start and front in (None, each.front)]
+    if not alike:
+        return None
+    from engine.errors import EngineError
+    from engine.models.locate import locate
+    from mtplx_tui.remote import http
 
-def same(options: EngineOptions) -> Running | None:
-    """A server that runs what these options ask for; None where they ask for more than the usual."""
-    return None if options != EngineOptions() else serving(BUNDLED, options.mode)
+    try:
+        key = http.read_key(key_file)
+        found = locate(config.model)
+    except (UsageError, EngineError):  # whoever starts an engine or a server of its own will say it
+        return None
+    for running in alike:
+        wanted = (running.model, running.path) == (found.name, str(found.path))
+        keyed_alike = front is None or running.keyed == (key is not None)
+        if wanted and keyed_alike and _ready(running) and _takes(running, key):
+            return running
+    return None
 
 
 def _ready(running: Running) -> bool:
     import httpx
 
     try:
-        return httpx.get(f"{running.url}/ready", timeout=ASK_SECONDS, trust_env=False).status_code == 200
+        return _get(f"{running.url}/ready").status_code == 200
     except httpx.HTTPError:
+        return False
+
+
+def _get(url: str) -> "httpx.Response":
+    """Raises httpx.HTTPError. What is announced speaks no TLS, and the system's certificates take 30 ms to read."""
+    import httpx
+
+    return httpx.get(url, timeout=ASK_SECONDS, trust_env=False, verify=False)
+
+
+def _takes(running: Running, key: str | None) -> bool:
+    from mtplx_tui.remote.probe import UnreachableError, kind_of
+
+    try:
+        return kind_of(running.url, key) == "ours"
+    except (UsageError, UnreachableError):
         return False
 
 
 def _read(file: Path) -> Running | None:
     try:
-        record = Running(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
+        record = _record(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError, LookupError):
         record = None
     if record is None or not _alive(record):
         with suppress(OSError):
             file.unlink()
         return None
     return record
+
+
+def _record(found: dict[str, Any]) -> Running:
+    front = Front(**found["front"] | {"names": tuple(found["front"]["names"])})
+    return Running(**found | {"start": Start(**found["start"]), "front": front})
 
 
 def _alive(running: Running) -> bool:
@@ -107,7 +193,6 @@ def _alive(running: Running) -> bool:
     import httpx
 
     try:
-        answer = httpx.get(running.url, timeout=ASK_SECONDS, trust_env=False)
-        return bool(answer.json().get("name") == "mtplx-tui")
+        return bool(_get(running.url).json().get("name") == "mtplx-tui")
     except (httpx.HTTPError, ValueError, AttributeError):
         return False

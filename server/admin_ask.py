@@ -108,6 +108,7 @@ def _plan(backend: Backend, raw: bytes) -> tuple[Request, tuple[str, ...]]:
         stop=fields.stops(),
         seed=fields.seed,
         ignore_eos=bool(fields.ignore_eos),
+        min_tokens=fields.least(fields.max_tokens),
         logprobs=fields.logprobs,
         source=SOURCE,
     )

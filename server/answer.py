@@ -158,6 +158,11 @@ def logprobs_of(events: Iterable[TokenEvent | FinishEvent]) -> list[TokenLogprob
     return [token for event in events if isinstance(event, TokenEvent) for token in event.logprobs]
 
 
+def tokens_of(events: Iterable[TokenEvent | FinishEvent]) -> int:
+    """How many tokens these events deliver."""
+    return sum(len(event.ids) for event in events if isinstance(event, TokenEvent))
+
+
 async def gather(engine: EngineHandle, generation: Generation, answers: Sequence[Answer]) -> list[Whole]:
     """All answers of a generation, whole.
 

@@ -40,8 +40,8 @@ class OutputConfig(Fields):
 class MessagesFields(SamplingFields):
     """The body of POST /v1/messages and of count_tokens.
 
-    The fields that Anthropic's API does not have (seed, stop, min_p, penalties, logit_bias, ignore_eos) are those of
-    chat completions.
+    The fields that Anthropic's API does not have (seed, stop, min_p, penalties, logit_bias, ignore_eos,
+    min_tokens) are those of chat completions.
     """
 
     model: str | None = None
@@ -130,6 +130,7 @@ def _read(backend: Backend, model: ModelInfo, raw: bytes) -> tuple[MessagesField
         stop=_stops(fields),
         seed=fields.seed,
         ignore_eos=bool(fields.ignore_eos),
+        min_tokens=fields.least(fields.max_tokens),
         answer=_answer(fields),
     )
     return fields, ask, (*ignored, *_ignored(fields))

@@ -23,7 +23,7 @@ class Ask:
     Attributes:
         turns: the conversation, as `server.conversation` has it. tools: what may be called.
         max_tokens: most that the answer may have; None means what the settings say, or what the context leaves. More
-            than that is cut to it.
+            than that is cut to it, and so are more `min_tokens`.
         seed: any integer. logprobs: None for none, else how many alternatives beside each token.
         options: of the chat template, beside its switch for thinking.
         answer: what the text of the answer must look like; None leaves it free.
@@ -39,6 +39,7 @@ class Ask:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     ignore_eos: bool = False
+    min_tokens: int = 0
     logprobs: int | None = None
     answer: Grammar | None = None
     n: int = 1
@@ -69,21 +70,25 @@ def requests_of(backend: Backend, model: ModelInfo, ask: Ask, request_id: str) -
         )
     prompt = prompt_of(backend, model, ask)
     wanted = backend.settings.value.max_tokens if ask.max_tokens is None else ask.max_tokens
+    room = model.context - len(prompt)
+    most = room if wanted is None else min(wanted, room)
     first = Request(
         prompt=prompt,
         sampling=ask.sampling,
-        max_tokens=None if wanted is None else min(wanted, model.context - len(prompt)),
+        max_tokens=None if wanted is None else most,
         stop=ask.stop,
         seed=None if ask.seed is None else ask.seed % SEED_MODULUS,
         ignore_eos=ask.ignore_eos,
+        min_tokens=min(ask.min_tokens, most),
         logprobs=ask.logprobs,
         grammar=answer_grammar(backend.engine.chat, model.vocab_size, ask.tools, ask.answer),
         single_call=not ask.tools.parallel,
         source=ask.source,
         id=request_id,
     )
-    if first.grammar is not None and ask.ignore_eos:
-        raise invalid("ignore_eos", "can not be set where a format or the tools say where the answer ends")
+    for name, value in (("ignore_eos", ask.ignore_eos), ("min_tokens", ask.min_tokens)):
+        if first.grammar is not None and value:
+            raise invalid(name, "can not be set where a format or the tools say where the answer ends")
     first.check(model.vocab_size)
     return tuple(_siblings(first, ask.n))
 

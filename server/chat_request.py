@@ -21,7 +21,18 @@ from server.tools import Tools
 
 
 class StreamOptions(Fields):
+    """`continuous_usage_stats`: each chunk says how many tokens there are so far, where usage is asked for at all."""
+
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+    @property
+    def usage_so_far(self) -> bool:
+        return bool(self.include_usage and self.continuous_usage_stats)
+
+
+class Thinking(Fields):
+    type: Literal["enabled", "adaptive", "disabled"]
 
 
 class ChatFields(SamplingFields):
@@ -36,6 +47,7 @@ class ChatFields(SamplingFields):
     top_logprobs: Whole | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking: Thinking | None = None
     tools: list[ToolFields] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -59,6 +71,7 @@ class ChatPlan:
     tools: Tools
     stream: bool
     include_usage: bool
+    usage_so_far: bool
     logprobs: bool
     ignored: tuple[str, ...]
 
@@ -78,17 +91,19 @@ def plan_chat(backend: Backend, raw: bytes, completion_id: str, source: str) -> 
     fields = check(ChatFields, data)
     require_named(fields.model, model, backend.settings.value)
     _refuse_sound(fields)
-    thinking, options = template_options(fields.chat_template_kwargs, fields.reasoning_effort, backend.engine.chat)
+    thinking, options = template_options(fields.chat_template_kwargs, _effort(fields), backend.engine.chat)
+    most = fields.max_completion_tokens or fields.max_tokens
     ask = Ask(
         turns=from_chat(fields.messages),
         sampling=fields.sampling(model.sampling, model.vocab_size),
         tools=tools_of(data),
         thinking=thinking,
         options=options,
-        max_tokens=fields.max_completion_tokens or fields.max_tokens,
+        max_tokens=most,
         stop=fields.stops(),
         seed=fields.seed,
         ignore_eos=bool(fields.ignore_eos),
+        min_tokens=fields.least(most),
         logprobs=_logprobs(fields),
         answer=grammar(fields.response_format),
         n=fields.n or 1,
@@ -100,6 +115,7 @@ def plan_chat(backend: Backend, raw: bytes, completion_id: str, source: str) -> 
         tools=ask.tools,
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        usage_so_far=bool(fields.stream_options and fields.stream_options.usage_so_far),
         logprobs=bool(fields.logprobs),
         ignored=tuple(_ignored(fields)),
     )
@@ -109,6 +125,15 @@ def _refuse_sound(fields: ChatFields) -> None:
     # Answering with text all the same would be a silent fallback.
     if fields.audio is not None or any(modality != "text" for modality in fields.modalities or ()):
         raise invalid("audio" if fields.audio is not None else "modalities", "this model writes text only")
+
+
+def _effort(fields: ChatFields) -> str | None:
+    """How hard to think; `thinking` says whether at all, and outranks an effort that says so too."""
+    if fields.thinking is None:
+        return fields.reasoning_effort
+    if fields.thinking.type == "disabled":
+        return "none"
+    return None if fields.reasoning_effort == "none" else fields.reasoning_effort
 
 
 def _logprobs(fields: ChatFields) -> int | None:
@@ -123,5 +148,5 @@ def _ignored(fields: ChatFields) -> Iterable[str]:
     yield from fields.model_extra or ()
     if fields.tools:
         yield from (name for name in ("functions", "function_call") if getattr(fields, name) is not None)
-    if fields.stream_options is not None:
-        yield from (f"stream_options.{name}" for name in fields.stream_options.model_extra or ())
+    for inner in ("stream_options", "thinking"):
+        yield from (f"{inner}.{name}" for name in getattr(getattr(fields, inner), "model_extra", None) or ())

@@ -64,6 +64,7 @@ class CompletionPlan:
     logprobs: bool
     stream: bool
     include_usage: bool
+    usage_so_far: bool
     ignored: tuple[str, ...]
 
     @property
@@ -101,6 +102,7 @@ def plan_completion(backend: Backend, raw: bytes, completion_id: str, source: st
         logprobs=fields.logprobs is not None,
         stream=bool(fields.stream),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        usage_so_far=bool(fields.stream_options and fields.stream_options.usage_so_far),
         ignored=tuple(_ignored(fields)),
     )
 
@@ -163,6 +165,7 @@ def _requests(
         sampling=fields.sampling(model.sampling, model.vocab_size),
         stop=fields.stops(),
         ignore_eos=bool(fields.ignore_eos),
+        min_tokens=fields.least(wanted),
         logprobs=fields.logprobs,
         prompt_logprobs=0 if scored is None and not wanted else scored,
         raw=True,
@@ -170,12 +173,14 @@ def _requests(
     )
     for place, prompt in enumerate(prompts):
         max_tokens = min(wanted, model.context - len(prompt.ids))
+        min_tokens = min(first.min_tokens, max_tokens)
         for number in range(n):
             index = place * n + number
             yield replace(
                 first,
                 prompt=prompt.ids,
                 max_tokens=max_tokens,
+                min_tokens=min_tokens,
                 seed=None if fields.seed is None else (fields.seed + number) % SEED_MODULUS,
                 id=f"{completion_id}-{index}" if index else completion_id,
             )

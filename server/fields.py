@@ -36,6 +36,7 @@ class SamplingFields(Fields):
     max_tokens: Whole | None = Field(None, ge=1)
     n: Whole | None = Field(None, ge=1, le=8)
     ignore_eos: bool | None = None
+    min_tokens: Whole | None = Field(None, ge=0)
 
     def sampling(self, base: Sampling, vocab_size: int) -> Sampling:
         """`base`, the model's own settings, with what the client set. Raises ApiError for ids that are none."""
@@ -58,6 +59,13 @@ class SamplingFields(Fields):
                 (_token_id(key, vocab_size), min(max(bias, -100.0), 100.0)) for key, bias in self.logit_bias.items()
             )
         return replace(base, **changes)  # type: ignore[arg-type]  # the names and types are those of the fields above
+
+    def least(self, most: int | None) -> int:
+        """`min_tokens`, where `most` tokens are allowed; None is as many as fit. Raises ApiError for more than that."""
+        least = self.min_tokens or 0
+        if most is not None and least > most:
+            raise invalid("min_tokens", f"is {least}, and the answer may have {most} tokens at most")
+        return least
 
     def stops(self) -> tuple[str, ...]:
         """The stop strings; empty ones say nothing and are left out."""

@@ -1,4 +1,5 @@
-"""GET /v1/models and /v1/models/{id}: one object that the OpenAI and the Anthropic clients both read."""
+"""GET /v1/models and /v1/models/{id}: one object that the OpenAI and the Anthropic clients both read. GET /api/tags has
+the same models as Ollama lists its own, for programs that find a server that way and then speak OpenAI's API."""
 
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from engine.handle import ModelInfo
 from engine.retrieval.card import Card
 from server.api.document import documented
+from server.api.ollama import Tags
 from server.api.openai import Model, Models
 from server.backend import Backend
 from server.errors import ApiError
@@ -50,7 +52,7 @@ def routes(backend: Backend) -> APIRouter:
     @router.get("/models", include_in_schema=False)
     async def models() -> Response:
         model = require_ready(backend.engine)
-        names = dict.fromkeys([model.name, *backend.settings.value.aliases])
+        names = _names(model, backend.settings.value)
         data = [_describe(name, model.name, model.context, since) for name in names]
         data += [
             _describe(card.name, card.name, card.window, since) for card in _cards(backend) if card.name not in names
@@ -76,7 +78,17 @@ def routes(backend: Backend) -> APIRouter:
             body = _describe(name, model.name, model.context, since)
         return Response(to_json(body), media_type="application/json")
 
+    @router.get("/api/tags", **documented("List the models as Ollama does", Tags, errors=(503,)))
+    async def tags() -> Response:
+        model = require_ready(backend.engine)
+        body = {"models": [_tag(name, model, since) for name in _names(model, backend.settings.value)]}
+        return Response(to_json(body), media_type="application/json")
+
     return router
+
+
+def _names(model: ModelInfo, settings: Settings) -> list[str]:
+    return list(dict.fromkeys([model.name, *settings.aliases]))
 
 
 def _cards(backend: Backend) -> list[Card]:
@@ -93,7 +105,7 @@ def _describe(name: str, root: str, context: int, since: int) -> dict[str, Any]:
         "object": "model",
         "type": "model",
         "created": since,
-        "created_at": datetime.fromtimestamp(since, UTC).isoformat().replace("+00:00", "Z"),
+        "created_at": _iso(since),
         "owned_by": "mtplx-tui",
         "display_name": name,
         "root": root,
@@ -106,6 +118,26 @@ def _describe(name: str, root: str, context: int, since: int) -> dict[str, Any]:
         "max_output_tokens": context,
         "max_tokens": context,
     }
+
+
+def _tag(name: str, model: ModelInfo, since: int) -> dict[str, Any]:
+    """A model under one of its names, in Ollama's form. It has no digest, which would be of a file of Ollama's."""
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _iso(since),
+        "size": model.weight_bytes,
+        "details": {
+            "format": "safetensors",
+            "family": model.family,
+            "families": [model.family],
+            "quantization_level": model.quantization or model.dtype,
+        },
+    }
+
+
+def _iso(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _short(name: str) -> str:

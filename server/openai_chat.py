@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from engine.events import TokenLogprob
 from engine.handle import EngineHandle
-from server.answer import Answer, Whole, by_row, gather, logprobs_of
+from server.answer import Answer, Whole, by_row, gather, logprobs_of, tokens_of
 from server.api import streams
 from server.api.document import documented
 from server.api.inputs import CHAT_MESSAGES, FUNCTION_CALL, NULL, SAMPLING, TEMPLATE_OPTIONS, TOOL_CHOICE
@@ -23,7 +23,7 @@ from server.chat_request import ChatFields, ChatPlan, plan_chat
 from server.errors import ApiError
 from server.generation import Batch, failure
 from server.headers import ignored_header, source
-from server.openai_shapes import call_delta, choice, logprobs, usage
+from server.openai_shapes import call_delta, choice, logprobs, usage, usage_so_far
 from server.pieces import CallEnd, Piece, Reasoning, Text
 from server.stream import EventStream, data
 
@@ -88,6 +88,7 @@ class ChatChunks:
         self._plan = plan
         self._engine = engine
         self._answers = [Answer(engine.chat, plan.tools) for _ in plan.requests]
+        self._made = 0
         self._head = {
             "id": plan.id,
             "object": "chat.completion.chunk",
@@ -103,6 +104,7 @@ class ChatChunks:
     def step(self, batch: Batch) -> Iterator[bytes]:
         for index, events in by_row(batch):
             answer = self._answers[index]
+            self._made += tokens_of(events)
             pieces = answer.take(events)
             yield from self._deltas(index, pieces, logprobs_of(events))
             if answer.finish is not None:
@@ -154,6 +156,8 @@ class ChatChunks:
             "finish_reason": finish_reason,
         }
         chunk: dict[str, Any] = {**self._head, "choices": [choice]}
-        if self._plan.include_usage:
+        if self._plan.usage_so_far:
+            chunk["usage"] = usage_so_far(len(self._plan.requests[0].prompt), self._made)
+        elif self._plan.include_usage:
             chunk["usage"] = None
         return data(chunk)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from engine.events import TokenLogprob
 from engine.handle import EngineHandle
-from server.answer import Answer, Whole, by_row, gather, logprobs_of
+from server.answer import Answer, Whole, by_row, gather, logprobs_of, tokens_of
 from server.api import streams
 from server.api.document import documented
 from server.api.inputs import SAMPLING, TEXTS_OR_IDS
@@ -24,6 +24,7 @@ from server.completion_shapes import LegacyLogprobs, choice, joined, usage
 from server.errors import ApiError
 from server.generation import Batch, Generation, failure
 from server.headers import ignored_header, source
+from server.openai_shapes import usage_so_far
 from server.pieces import Text
 from server.stream import EventStream, data
 from server.tools import Tools
@@ -98,6 +99,7 @@ class CompletionChunks:
         self._engine = engine
         self._generation = generation
         self._answers = [Answer(engine.chat, Tools()) for _ in plan.requests]
+        self._made = 0
         self._tables = [LegacyLogprobs() for _ in plan.requests]
         self._to_echo = set(range(len(plan.requests))) if plan.echo else set()
         self._head = _head(plan)
@@ -108,6 +110,7 @@ class CompletionChunks:
     def step(self, batch: Batch) -> Iterator[bytes]:
         for index, events in by_row(batch):
             answer = self._answers[index]
+            self._made += tokens_of(events)
             pieces = answer.take(events)
             error = None if answer.finish is None else failure(answer.finish, self._engine)
             if index in self._to_echo:
@@ -148,6 +151,8 @@ class CompletionChunks:
     ) -> bytes:
         shown = logprobs if self._plan.logprobs else None
         chunk: dict[str, Any] = {**self._head, "choices": [choice(index, text, shown, finish_reason)]}
-        if self._plan.include_usage:
+        if self._plan.usage_so_far:
+            chunk["usage"] = usage_so_far(sum(len(prompt.ids) for prompt in self._plan.prompts), self._made)
+        elif self._plan.include_usage:
             chunk["usage"] = None
         return data(chunk)

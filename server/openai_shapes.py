@@ -63,6 +63,11 @@ def usage(rows: Sequence[Usage]) -> dict[str, Any]:
     }
 
 
+def usage_so_far(prompt: int, made: int) -> dict[str, Any]:
+    """The usage within a stream. What the tokens were is told at the end."""
+    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+
+
 def logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     """`logprobs` of a choice: the model's own, one entry a token, with the exact bytes beside the text."""
     return {

@@ -110,6 +110,7 @@ def plan_response(backend: Backend, raw: bytes, response_id: str, source: str) -
     sampling = fields.sampling(model.sampling, model.vocab_size)
     effort = None if fields.reasoning is None else fields.reasoning.effort
     thinking, options = template_options(None, effort, backend.engine.chat)
+    most = fields.max_output_tokens or fields.max_tokens
     with own_paths(box):
         ask = Ask(
             turns=turns,
@@ -117,10 +118,11 @@ def plan_response(backend: Backend, raw: bytes, response_id: str, source: str) -
             tools=box.chosen(fields.tool_choice, fields.parallel_tool_calls is not False),
             thinking=thinking,
             options=options,
-            max_tokens=fields.max_output_tokens or fields.max_tokens,
+            max_tokens=most,
             stop=fields.stops(),
             seed=fields.seed,
             ignore_eos=bool(fields.ignore_eos),
+            min_tokens=fields.least(most),
             answer=_answer(fields.text),
             source=source,
         )

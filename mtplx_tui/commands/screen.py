@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mtplx_tui import exit_codes, guarded, paths
 
 if TYPE_CHECKING:
+    from engine.config import EngineConfig
     from engine.events import Event
     from engine.handle import EngineHandle, EventSink
     from mtplx_tui.glyphs import GlyphName
@@ -117,7 +118,7 @@ def _here(options: dict[str, Any], chosen: "Chosen") -> Iterator[Place]:
     engine = SwitchableEngine(start, Choice(config.model, config.mode))
     held = LocalSettings(chosen.live, engine)
     link = LocalLink(engine, held)
-    server = LateServer(engine, link.journal, held, chosen.kept.get("port", PORT))
+    server = LateServer(engine, link.journal, held, chosen.kept.get("port", PORT), config)
     yield Place(link, lambda: server.line, engine, settings=held)
     server.stop()
     engine.close(timeout=2.0)
@@ -151,10 +152,13 @@ class LateServer:
         line: where it serves, or why it does not, in words for the screen.
     """
 
-    def __init__(self, engine: "EngineHandle", journal: "Journal", settings: "LocalSettings", port: int) -> None:
+    def __init__(
+        self, engine: "EngineHandle", journal: "Journal", settings: "LocalSettings", port: int, config: "EngineConfig"
+    ) -> None:
         self.line = "starts when the model is loaded"
         self._settings = settings
         self._port = port
+        self._config = config
         self._journal = journal
         self._engine = engine
         self._server: ServerThread | None = None
@@ -205,12 +209,15 @@ class LateServer:
     def _announce(self, keyed: bool) -> None:
         """Tell other commands which model is served here now; none while there is none."""
         from engine.errors import EngineError
-        from mtplx_tui.running import announced
+        from mtplx_tui.running import Front, announced
 
         with self._lock, suppress(EngineError):
             self._announced.close()
             if self._server is not None and self._server.address is not None:
-                self._announced.enter_context(announced(self._server.address, "workbench", self._engine.model, keyed))
+                address, front = self._server.address, Front(port=self._port)
+                self._announced.enter_context(
+                    announced(address, "workbench", self._engine.model, keyed, self._config, front)
+                )
 
 
 if __name__ == "__main__":

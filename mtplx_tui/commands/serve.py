@@ -68,33 +68,31 @@ def serve(
     Where there are keys, in --key-file or in MTPLX_API_KEY, each request needs one. The address is said once the model
     is loaded; with --json it is printed as {"url", "model", "mode"}. Ctrl-C stops: running answers get ten seconds to
     finish, and a second one ends them at once. An engine that fails is started again, three times in ten minutes.
-    Where the bundled model is served here already and no options ask for more, its address is said, and that is all.
+    Where a server runs here already that was asked for the same, its address is said, and that is all.
     """
+    config = EngineOptions(model, mode, depth, profile, kv_bits, memory).config()  # some of what follows needs MLX
     from engine.retrieval.card import read_card
     from engine.retrieval.config import RetrievalConfig
     from engine.retrieval.retriever import Retrieval
-    from mtplx_tui.running import announced, same
+    from mtplx_tui.running import Front, announced, same
     from server.keys import KeysError, load_keys
     from server.run import ServerStartError, ServerThread
     from server.run import serve as run
     from server.sockets import check_host
 
     names = [_name(given) for given in allow_host or ()]
-    options = EngineOptions(model, mode, depth, profile, kv_bits, memory)
-    config = options.config()
     try:
         keys = load_keys(key_file)
         check_host(host, bool(keys))
     except (KeysError, ServerStartError) as error:
         raise UsageError(str(error)) from error
-    if embedding_model is not None:  # what is wrong with a card is said before a chat model is loaded for minutes
-        read_card(embedding_model, "embedding")
-    if rerank_model is not None:
-        read_card(rerank_model, "rerank")
-    wanted = (host, port, key_file, names, embedding_model, rerank_model)
-    usual = wanted == ("localhost", 8000, None, [], None, None)
-    running = same(options) if usual else None
-    if running is not None and running.keyed == bool(keys):
+    # what is wrong with a card is said before a chat model is loaded for minutes
+    embedding = None if embedding_model is None else read_card(embedding_model, "embedding")
+    rerank = None if rerank_model is None else read_card(rerank_model, "rerank")
+    folders = [None if card is None else str(card.path) for card in (embedding, rerank)]
+    front = Front(host, port, tuple(sorted(names)), *folders)
+    running = same(config, key_file, front)
+    if running is not None:
         common.say(f"{running.model} is served already, at {running.url}/v1 (process {running.pid}).")
         if as_json:
             common.print_json({"url": running.url, "model": running.model, "mode": running.mode})
@@ -106,7 +104,7 @@ def serve(
         common.say(line)
         url = re.search(r"[Ss]erving at (http://[^/\s]+)", line)
         if url:
-            life.enter_context(announced(url[1], "serve", engine.model, bool(keys)))
+            life.enter_context(announced(url[1], "serve", engine.model, bool(keys), config, front))
         if as_json and url:
             common.print_json({"url": url[1], "model": engine.model.name, "mode": engine.model.mode})
 

@@ -5,12 +5,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtplx_tui import guard, paths
 from mtplx_tui.commands import defaults
 from mtplx_tui.commands.defaults import ENGINE
 from mtplx_tui.options import EngineOptions, UsageError
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
 
 
 def tui(options: EngineOptions, ascii_only: bool, url: str | None = None, key_file: Path | None = None) -> int:
@@ -24,14 +27,15 @@ def tui(options: EngineOptions, ascii_only: bool, url: str | None = None, key_fi
     given = _given(options, ascii_only, kept)
     if "depth" not in given:  # one that is kept is a setting that can be changed while the engine runs
         options = replace(options, depth="auto")
-    options.config()  # what can not be is refused before the screen is up
+    if url is None:
+        options.config()  # what can not be is refused before the screen is up
     if key_file is not None and url is None:
         raise UsageError("--key-file is for --connect URL.")
     if url is not None and given.keys() & set(ENGINE):
         raise UsageError("--connect shows an engine that runs already; leave the options of an engine out.")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError('The screen needs a terminal. Without one, use: mtplx-tui ask "your question".')
-    link = _running_here(options) if url is None else _at(url, key_file)
+    link = _running_here(options.config(), kept.get("key_file")) if url is None else _at(url, key_file)
     settings = {
         "options": asdict(options),
         "ascii": ascii_only,
@@ -80,19 +84,15 @@ def _at(url: str, key_file: Path | None) -> dict[str, Any]:
     return {"url": http.base_url(url), "kind": kind, "key_file": file, "attached": False}
 
 
-def _running_here(options: EngineOptions) -> dict[str, Any] | None:
-    """A server of ours that has loaded already what these options ask for, if its key is at hand."""
+def _running_here(config: "EngineConfig", key_file: str | None) -> dict[str, Any] | None:
+    """A server of ours that has loaded already what this config asks for, if its key is at hand.
+
+    Args:
+        key_file: where the user keeps keys for `serve`.
+    """
     from mtplx_tui.running import same
 
-    running = same(options)
+    running = same(config, None if key_file is None else Path(key_file))
     if running is None:
         return None
-    from mtplx_tui.remote import http
-    from mtplx_tui.remote.probe import UnreachableError, kind_of
-
-    try:
-        if kind_of(running.url, http.read_key(None)) != "ours":
-            return None
-    except (UsageError, UnreachableError):
-        return None
-    return {"url": running.url, "kind": "ours", "key_file": None, "attached": True}
+    return {"url": running.url, "kind": "ours", "key_file": key_file if running.keyed else None, "attached": True}

@@ -29,6 +29,14 @@ class Usage(Shape):
     completion_tokens_details: CompletionDetails
 
 
+class UsageSoFar(Shape):
+    """Within a stream, where `stream_options.continuous_usage_stats` asks for it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
 class LikelyToken(Shape):
     token: str
     logprob: float

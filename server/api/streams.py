@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from server.api.errors import AnthropicError, Error, Shape
-from server.api.openai import ChatLogprobs, FinishReason, LegacyLogprobs, Usage
+from server.api.openai import ChatLogprobs, FinishReason, LegacyLogprobs, Usage, UsageSoFar
 
 
 class FunctionDelta(Shape):
@@ -35,7 +35,7 @@ class ChunkChoice(Shape):
 
 
 class ChatChunk(Shape):
-    """`usage` comes last and alone, where it was asked for."""
+    """`usage` comes last and alone, where it was asked for, or with every chunk."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -43,7 +43,7 @@ class ChatChunk(Shape):
     model: str
     system_fingerprint: None
     choices: list[ChunkChoice]
-    usage: Usage | None = None
+    usage: Usage | UsageSoFar | None = None
 
 
 class TextChunkChoice(Shape):
@@ -60,7 +60,7 @@ class TextChunk(Shape):
     model: str
     system_fingerprint: None
     choices: list[TextChunkChoice]
-    usage: Usage | None = None
+    usage: Usage | UsageSoFar | None = None
 
 
 class MessageEvent(Shape):

@@ -145,7 +145,9 @@ def test_agent_runs_tools_goes_on_and_can_be_stopped(
     print(name, [(request["prompt_tokens"], request["cached_tokens"], request["miss"]) for request in requests])
     first_result, second_turn, second_result = shares[-3:]
     assert min(first_result, second_result) > 0.95, shares
-    assert second_turn > 0.94, shares  # the template leaves out what was thought in an earlier turn
+    # The template leaves out what was thought in an earlier turn, so prompts part where its answer begins. In pi's
+    # prompt, of 2,000 tokens, what comes behind is 5 %; in the others' it is 1 %.
+    assert second_turn > 0.94, shares
 
     counts = answered(address) - before
     del counts["/v1/mtplx/requests", 200]  # asked for here

@@ -69,6 +69,17 @@ def test_end_of_turn_and_budget_in_one_block_end_at_whichever_comes_first() -> N
     assert (delivered(events), finish(events).reason) == (b"a", "length")
 
 
+def test_the_end_of_a_turn_ends_nothing_before_the_least_number_of_tokens() -> None:
+    it, events = row(min_tokens=4)
+    step(it, b"ab\x00", b"ab")
+    step(it, b"\x00c\x00d", b"\x00c\x00")
+    end = finish(events)
+    assert (delivered(events), end.reason, end.usage.completion_tokens) == (b"ab\x00\x00c", "stop", 5)
+    it, events = row(min_tokens=4, max_tokens=4)
+    step(it, b"ab\x00cd", b"ab\x00c")
+    assert (delivered(events), finish(events).reason) == (b"ab\x00c", "length")
+
+
 def test_a_stop_string_over_the_border_of_two_blocks_is_not_delivered() -> None:
     it, events = row(stop=("beta gamma",))
     step(it, b"alpha be", b"alpha bx")

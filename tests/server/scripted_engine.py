@@ -33,6 +33,7 @@ from engine.events import (
 )
 from engine.handle import EventSink, ModelInfo
 from engine.request import Request, Sampling
+from engine.row import Row, RowStep
 
 VOCAB = 6144
 CONTEXT = 2048
@@ -86,6 +87,16 @@ class ScriptedRow:
         self._check()
         self._tokens += len(event.ids)
         self._emit(event)
+
+    def commit(self, chat: ChatFormat, *blocks: Sequence[int]) -> None:
+        """Verify steps that commit these tokens, all but the last of each drafted, told as the engine tells them."""
+        row = Row(self.request, 0, "mtp", chat, CONTEXT, self._emit)
+        for block in blocks:
+            told = [TokenLogprob(token, chat.token_bytes(token), -0.5) for token in block]
+            logprobs = () if self.request.logprobs is None else told
+            if row.step(RowStep(block, block[:-1], logprobs=logprobs), 0.01, 1, len(self.request.prompt)):
+                break
+        self.finished.set()
 
     def finish(self, reason: FinishReason = "stop", *, error: str | None = None, stop: str | None = None) -> None:
         accepted = max(self._tokens - 1, 0)

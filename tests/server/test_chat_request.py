@@ -86,7 +86,7 @@ def user(content: Any = "hi", **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], **fields}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
 @example(body=user(logit_bias={"1" * 5000: 1}))
 @example(body=user(stop=["\udfff"]))
@@ -140,7 +140,8 @@ def test_fields_reach_the_engine(scripted: ScriptedEngine) -> None:
     fields = {
         "temperature": 0.5, "top_p": 0.8, "top_k": 7, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1.5,
         "repetition_penalty": 1.1, "logit_bias": {"5": 200, "6": -3}, "seed": 2**64 + 3, "stop": ["a", "", "b"],
-        "max_tokens": 5.0, "ignore_eos": True, "logprobs": True, "top_logprobs": 4,
+        "max_tokens": 5.0, "ignore_eos": True, "min_tokens": 3, "logprobs": True,
+        "top_logprobs": 4,
     }  # fmt: skip
     (request,) = plan(scripted, user(**fields)).requests
     sampling = request.sampling
@@ -148,7 +149,7 @@ def test_fields_reach_the_engine(scripted: ScriptedEngine) -> None:
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (1.0, -1.5, 1.1)
     assert sampling.logit_bias == ((5, 100.0), (6, -3.0))
     assert (request.seed, request.stop, request.max_tokens) == (3, ("a", "b"), 5)
-    assert (request.ignore_eos, request.logprobs) == (True, 4)
+    assert (request.ignore_eos, request.min_tokens, request.logprobs) == (True, 3, 4)
 
 
 def test_absent_fields_are_the_models_own_settings(scripted: ScriptedEngine) -> None:
@@ -164,8 +165,13 @@ def test_temperature_near_nought_is_greedy(scripted: ScriptedEngine, given: floa
 
 def test_max_completion_tokens_outranks_max_tokens_and_both_are_clamped(scripted: ScriptedEngine) -> None:
     assert plan(scripted, user(max_tokens=3, max_completion_tokens=4)).requests[0].max_tokens == 4
-    (request,) = plan(scripted, user(max_tokens=128_000)).requests
-    assert request.max_tokens == CONTEXT - len(request.prompt)
+    (request,) = plan(scripted, user(max_tokens=128_000, min_tokens=127_000)).requests
+    assert request.max_tokens == request.min_tokens == CONTEXT - len(request.prompt)
+
+
+def test_what_changes_nothing_within_a_field_is_listed(scripted: ScriptedEngine) -> None:
+    fields = {"thinking": {"type": "enabled", "budget_tokens": 2048}, "stream_options": {"x": 1}}
+    assert plan(scripted, user(**fields)).ignored == ("stream_options.x", "thinking.budget_tokens")
 
 
 @pytest.mark.parametrize(
@@ -177,9 +183,14 @@ def test_max_completion_tokens_outranks_max_tokens_and_both_are_clamped(scripted
         ({"chat_template_kwargs": {"enable_thinking": False}}, False),
         ({"chat_template_kwargs": {"enable_thinking": None}}, True),
         ({"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "none"}, True),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"type": "disabled"}, "reasoning_effort": "high"}, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}, "reasoning_effort": "none"}, True),
+        ({"thinking": {"type": "adaptive"}}, True),
+        ({"thinking": {"type": "enabled"}, "chat_template_kwargs": {"enable_thinking": False}}, False),
     ],
 )
-def test_thinking_is_switched_by_either_field(scripted: ScriptedEngine, fields: dict, thinking: bool) -> None:
+def test_thinking_is_switched_by_any_of_its_fields(scripted: ScriptedEngine, fields: dict, thinking: bool) -> None:
     rendered = scripted.chat.render([{"role": "user", "content": "hi"}], thinking=thinking)
     assert plan(scripted, user(**fields)).requests[0].prompt == rendered
 

@@ -51,6 +51,18 @@ def test_usage_comes_in_one_last_chunk_where_it_was_asked_for(client: httpx.Clie
     assert got[-2]["usage"] == ask(client).json()["usage"]
 
 
+def test_usage_so_far_comes_with_each_chunk_where_it_was_asked_for(client: httpx.Client) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    got = frames(ask(client, stream=True, stream_options=options))[:-1]
+    made = [chunk["usage"]["completion_tokens"] for chunk in got]
+    assert (made[0], made[-1], made) == (0, 4, sorted(made))
+    assert set(got[0]["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}
+    totals = [chunk["usage"]["total_tokens"] - chunk["usage"]["completion_tokens"] for chunk in got]
+    assert set(totals) == {got[-1]["usage"]["prompt_tokens"]}
+    alone = frames(ask(client, stream=True, stream_options={"continuous_usage_stats": True}))[:-1]
+    assert not any("usage" in chunk for chunk in alone)
+
+
 def test_one_frame_a_step_with_reasoning_and_text_in_order(client: httpx.Client, scripted: ScriptedEngine) -> None:
     gate = threading.Event()
 

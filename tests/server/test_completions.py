@@ -187,9 +187,9 @@ def test_null_fields_give_what_absent_ones_give(demo: httpx.Client) -> None:
 
 
 def test_fields_that_change_nothing_are_listed(demo: httpx.Client) -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
+    options = {"include_usage": True, "chunk_usage": True}
     response = send(demo, "a", max_tokens=1, user="me", guided_regex="x", stream=True, stream_options=options)
-    assert response.headers["x-mtplx-ignored-fields"] == "guided_regex, stream_options.continuous_usage_stats, user"
+    assert response.headers["x-mtplx-ignored-fields"] == "guided_regex, stream_options.chunk_usage, user"
     assert "x-mtplx-ignored-fields" not in send(demo, "a", max_tokens=1, best_of=2, n=2, suffix="").headers
 
 
@@ -345,6 +345,27 @@ def test_every_chunk_has_one_id_and_usage_only_where_it_was_asked_for(demo: http
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert all("usage" not in chunk for chunk in chunks)
     assert chunks[-1]["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}]
+
+
+def test_usage_so_far_comes_with_each_chunk_where_it_was_asked_for(demo: httpx.Client) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = frames(send(demo, FOX, stream=True, max_tokens=8, n=2, ignore_eos=True, stream_options=options))[:-1]
+    made = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert made == sorted(made)
+    assert made[0] < made[-1] == 16
+    assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
+    assert all(chunk["usage"]["total_tokens"] == chunk["usage"]["prompt_tokens"] + count
+               for chunk, count in zip(chunks, made, strict=True))  # fmt: skip
+
+
+def test_no_fewer_tokens_are_made_than_were_asked_for(demo: httpx.Client, demo_engine: EngineHandle) -> None:
+    prompt = list(demo_engine.chat.render([{"role": "user", "content": "hi"}], thinking=False))
+    brief = good(send(demo, prompt, temperature=0, max_tokens=200))
+    count = brief["usage"]["completion_tokens"]
+    longer = good(send(demo, prompt, temperature=0, max_tokens=200, min_tokens=count + 5))
+    assert brief["choices"][0]["finish_reason"] == "stop"
+    assert longer["usage"]["completion_tokens"] >= count + 5
+    assert longer["choices"][0]["text"].startswith(brief["choices"][0]["text"])
 
 
 # --- places

@@ -13,7 +13,7 @@ from tiny_encoders import save_bert
 from engine.engine import ThreadEngine
 from engine.retrieval.config import RetrievalConfig
 from engine.retrieval.retriever import Retrieval
-from server.api import admin, anthropic, openai, responses, streams
+from server.api import admin, anthropic, ollama, openai, responses, streams
 from server.api.errors import AnthropicError, Error
 from server.facts import AnswerFacts, RequestFacts
 from server.run import ServerThread
@@ -54,7 +54,7 @@ def described(document: dict[str, Any], method: str, path: str, status: int) -> 
 
 def test_every_route_is_described_and_nothing_refers_to_what_is_not_there(document: dict[str, Any]) -> None:
     assert set(document["paths"]) == {
-        "/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/chat/completions",
+        "/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/{name}", "/api/tags", "/v1/chat/completions",
         "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/rerank",
         "/v1/mtplx/server", "/v1/mtplx/ask", "/v1/mtplx/events", "/v1/mtplx/settings", "/v1/mtplx/cache",
         "/v1/mtplx/requests", "/v1/mtplx/requests/{request_id}", "/v1/mtplx/requests/{request_id}/answer",
@@ -85,6 +85,7 @@ def test_every_answer_has_the_form_that_the_document_gives_it(client: httpx.Clie
         ("GET", "/ready", None, 200, admin.Readiness),
         ("GET", "/v1/models", None, 200, openai.Models),
         ("GET", "/v1/models/demo-13m", None, 200, openai.Model),
+        ("GET", "/api/tags", None, 200, ollama.Tags),
         ("GET", "/v1/models/nobody", None, 404, Error),
         ("POST", chat, {**HI, "n": 2, "logprobs": True, "top_logprobs": 2}, 200, openai.ChatCompletion),
         ("POST", chat, {**HI, "tools": [TOOL], "tool_choice": "required"}, 200, openai.ChatCompletion),

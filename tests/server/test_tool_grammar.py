@@ -664,6 +664,7 @@ def test_thinking_is_free_and_the_call_comes_behind_it(demo: httpx.Client) -> No
     ("fields", "param"),
     [
         ({"tool_choice": "required", "tools": [FUNCTION], "ignore_eos": True}, "ignore_eos"),
+        ({"tool_choice": "required", "tools": [FUNCTION], "min_tokens": 1}, "min_tokens"),
         (
             {
                 "tools": [

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
+from engine.config import EngineConfig
 from engine.handle import ModelInfo
+from engine.models.locate import ASSETS
 from engine.request import Sampling
 from mtplx_tui import exit_codes, paths
 from mtplx_tui.cli import run
 from mtplx_tui.commands import tui as tui_command
-from mtplx_tui.options import EngineOptions
-from mtplx_tui.running import announced, same, servers, serving
+from mtplx_tui.running import Front, announced, servers
+from mtplx_tui.saved_settings import save
 
 MODEL = ModelInfo(
-    name="demo-13m", path="/m", family="f", context=2048, vocab_size=9, mode="mtp", depth=None, head="mtp",
-    quantization=None, dtype="float32", device="cpu", weight_bytes=1, sampling=Sampling(), kv="float32",
+    name="demo-13m", path=str(ASSETS / "demo-13m"), family="f", context=2048, vocab_size=9, mode="mtp", depth=None,
+    head="mtp", quantization=None, dtype="float32", device="cpu", weight_bytes=1, sampling=Sampling(), kv="float32",
 )  # fmt: skip
 
 
@@ -34,13 +36,16 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any,
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("MTPLX_API_KEY", raising=False)
 
 
 @pytest.fixture
 def served(no_servers: None) -> Iterator[dict[str, Any]]:
-    """A real `serve`; what it printed, and its process."""
-    command = [sys.executable, "-P", "-m", "mtplx_tui", "serve", "--port", "8000", "--json"]
+    """A real `serve` with kept settings; what it printed, and its process."""
+    kept = {"model": "demo-13m", "profile": "sustained", "memory": "8GB", "temperature": 0.5, "depth": 2}
+    save(paths.settings_file(), kept)
+    command = [sys.executable, "-P", "-m", "mtplx_tui", "serve", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         text = ""
@@ -50,6 +55,22 @@ def served(no_servers: None) -> Iterator[dict[str, Any]]:
                 break
         yield json.loads(text) | {"process": process}
         process.kill()
+
+
+def link_of_screen(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """Where the screen that these arguments start is to find its engine; None is in itself."""
+    started: list[dict[str, Any]] = []
+
+    def guarded(argv: list[str], log: Path) -> int:
+        started.append(json.loads(argv[-1]))
+        return exit_codes.OK
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tui_command.guard, "run", guarded)
+        for stream in ("stdin", "stdout"):
+            patch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+        assert run([*arguments]) == exit_codes.OK
+    return started[0]["link"]
 
 
 def test_one_server_is_found_by_all_and_loaded_once(
@@ -66,16 +87,18 @@ def test_one_server_is_found_by_all_and_loaded_once(
     assert (code, told) == (exit_codes.OK, {"url": url, "model": "demo-13m", "mode": "mtp"})
     assert "served already" in err
 
-    assert tui_command._running_here(EngineOptions()) == {
-        "url": url, "kind": "ours", "key_file": None, "attached": True,
-    }  # fmt: skip
-    assert tui_command._running_here(EngineOptions(depth="2")) is None
+    here = {"url": url, "kind": "ours", "key_file": None, "attached": True}
+    assert link_of_screen(monkeypatch) == here
+    assert link_of_screen(monkeypatch, "--memory", "8 GB", "--model", MODEL.path) == here
+    for other in (["--profile", "turbo"], ["--depth", "3"], ["--mode", "ar"], ["--model", "no-such-model"]):
+        assert link_of_screen(monkeypatch, *other) is None, other
 
     code, told, _ = said(capsys, "stop")
     assert code == exit_codes.OK
     assert told["stopped"]["url"] == url
     assert process.wait(20) == 0
     assert said(capsys, "status")[:2] == (exit_codes.NOT_PASSED, {"servers": []})
+    assert link_of_screen(monkeypatch) is None
 
 
 def test_with_none_status_says_so_and_stop_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,20 +112,16 @@ def test_what_a_kill_left_is_taken_away() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     folder = paths.servers_folder()
-    with announced("http://127.0.0.1:1", "serve", MODEL, keyed=False):
+    with announced("http://127.0.0.1:1", "serve", MODEL, False, EngineConfig(), Front()):
         (own,) = folder.glob("*.json")
         record = json.loads(own.read_text())
         (folder / "1.json").write_text(json.dumps(record | {"pid": gone.pid}))
         (folder / "2.json").write_text("no json")
         (folder / "3.json").write_text("{}")
+        (folder / "4.json").write_text("[]")
         assert record["pid"] == os.getpid()
         assert servers() == []  # nothing of ours answers at that address either
     assert list(folder.iterdir()) == []
-
-
-def test_only_the_usual_is_attached_to() -> None:
-    assert serving("demo-13m", "mtp") is None
-    assert same(EngineOptions(mode="ar")) is None
 
 
 @pytest.mark.parametrize(
