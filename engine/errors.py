@@ -15,6 +15,10 @@ class EngineError(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
+class MLXMissingError(EngineError):
+    """MLX, which runs the models, is not installed."""
+
+
 class ModelNotFoundError(EngineError):
     """No model of that name or path is here."""
 

@@ -165,14 +165,19 @@ def folder_of(repo: str) -> Path:
     return hub_cache() / f"models--{repo.replace('/', '--')}"
 
 
+def cached() -> dict[str, Path]:
+    """Repositories that lie in the cache, whole or not, with their folders; what `remove` takes."""
+    folders = sorted(hub_cache().glob("models--*--*"))
+    return {folder.name.removeprefix("models--").replace("--", "/", 1): folder for folder in folders}
+
+
 def partly_here() -> dict[str, int]:
     """Repositories of which a download was begun and not ended, with the bytes that came of them."""
-    begun: dict[str, int] = {}
-    for folder in sorted(hub_cache().glob("models--*--*")):
-        if any((folder / "blobs").glob("*.incomplete")):
-            repo = folder.name.removeprefix("models--").replace("--", "/", 1)
-            begun[repo] = sum(blob.stat().st_size for blob in (folder / "blobs").iterdir())
-    return begun
+    return {
+        repo: sum(blob.stat().st_size for blob in (folder / "blobs").iterdir())
+        for repo, folder in cached().items()
+        if any((folder / "blobs").glob("*.incomplete"))
+    }
 
 
 def remove(repo: str) -> int:

@@ -1,5 +1,6 @@
 """From the options that a person gives to an EngineConfig. Nothing heavy is imported, since the first frame waits."""
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -30,14 +31,23 @@ class EngineOptions:
     memory: str | None = None
 
     def config(self) -> "EngineConfig":
-        """What they ask for. Raises UsageError for what no engine could be started with."""
+        """What they ask for.
+
+        Raises UsageError for what no engine could be started with, MLXMissingError where none could be at all.
+        """
         from engine.config import EngineConfig
+        from engine.errors import MLXMissingError
         from engine.profiles import PROFILES
         from mtplx_tui import paths
 
         depth = parse_depth(self.depth)
         if self.mode == "ar" and depth:
             raise UsageError(f"--depth {depth} needs drafts, and --mode ar makes none.")
+        if importlib.util.find_spec("mlx") is None:
+            raise MLXMissingError(
+                "MLX, which runs the models, is not installed here. Install mtplx-tui again with: uv sync. "
+                "An engine on another machine can be used without it: mtplx-tui --connect URL"
+            )
         return EngineConfig(
             model=self.model,
             mode=self.mode,

@@ -61,12 +61,3 @@ def changed(options: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
     value = read(name, text)
     kept = {key: old for key, old in options.items() if key != name}
     return kept if value is None else kept | {name: value}
-
-
-def in_words(system: str, options: Mapping[str, Any]) -> str:
-    """What a chat has of its own, on one line; empty where it has nothing."""
-    parts = [f"{name} {value}" for name, value in options.items() if name not in ("thinking", "tools")]
-    parts += ["tools"] if "tools" in options else []
-    parts += ["no thinking"] if options.get("thinking") is False else []
-    parts += ["a system prompt"] if system else []
-    return ", ".join(parts)

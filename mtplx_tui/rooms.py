@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mtplx_tui.glyphs import Glyphs
-from mtplx_tui.layout.spans import Line, Span, merge
+from mtplx_tui.layout.spans import Line, Span, fit, merge, spread, width_of
 
 if TYPE_CHECKING:
     from mtplx_tui.screens.room import Room
@@ -80,3 +80,11 @@ def tab_line(here: str, width: int, glyphs: Glyphs) -> Line:
         text = f"{number} {tab.title}" if width >= WIDE_TABS else f"{number}{tab.short}"
         spans.append((f"[{text}]", "accent strong") if tab.name == here else (f" {text} ", "muted"))
     return merge(spans)
+
+
+def top_line(here: str, note: Line, width: int, glyphs: Glyphs) -> Line:
+    """The tabs, and `note` at the right end. Where there is no room for both, the note's first span, a name, is cut."""
+    tabs = tab_line(here, width, glyphs)
+    name, *rest = note
+    room = width - width_of(tabs) - width_of(tuple(rest)) - 1
+    return spread(tabs, (*fit((name,), room, glyphs.ellipsis), *rest), width, glyphs.ellipsis)

@@ -78,7 +78,8 @@ class RequestFacts:
 @dataclass(frozen=True, slots=True)
 class RequestRow:
     """One request as the screens list it. `place` counts the waiting ones from 1; `age` in seconds; `ended` is the
-    reason for which it did, `miss` why no more of the prompt came from the cache."""
+    reason for which it did, `miss` why no more of the prompt came from the cache, `prefill_tok_s` how fast the rest was
+    read, once it has ended."""
 
     id: str
     source: str
@@ -91,6 +92,7 @@ class RequestRow:
     age: float
     place: int | None
     ttft: float | None
+    prefill_tok_s: float | None
     context: int
     depth: int
     tokens_per_step: float | None
@@ -270,6 +272,7 @@ def _row(facts: RequestFacts, now: float, place: int | None) -> RequestRow:
         age=max((finish.at if finish else now) - facts.queued_at, 0.0),
         place=place,
         ttft=None if facts.first_at is None else facts.first_at - facts.queued_at,
+        prefill_tok_s=None if finish is None else finish.stats.prefill_tok_s,
         context=facts.context,
         depth=facts.depth,
         tokens_per_step=facts.emitted / facts.steps if facts.steps else None,

@@ -1,4 +1,4 @@
-"""What the shell can complete: names of models, clients and rooms, and saved chats. Fast, so it loads nothing heavy.
+"""What the shell can complete. Fast, so it loads nothing heavy and asks no hub.
 
 A shell shows what these print, so each gives nothing rather than fail.
 """
@@ -24,6 +24,35 @@ def models(incomplete: str) -> Choices:
         return _starting(incomplete, ((name, "") for name in here()))
     except OSError:
         return []
+
+
+def to_pull(incomplete: str) -> Choices:
+    """Models whose download was begun, then those of the catalog. The hub is not asked."""
+    from engine.catalog import catalog
+    from engine.hub import partly_here
+
+    try:
+        begun = [(repo, "begun") for repo in partly_here()]
+    except OSError:
+        begun = []
+    return _starting(incomplete, dict([*((model.repo, model.quantization) for model in catalog()), *begun]).items())
+
+
+def to_remove(incomplete: str) -> Choices:
+    """Models that lie in the hub's cache, whole or not."""
+    from engine.hub import cached
+
+    try:
+        return _starting(incomplete, ((repo, "") for repo in cached()))
+    except OSError:
+        return []
+
+
+def settings(incomplete: str) -> Choices:
+    """Names of settings."""
+    from mtplx_tui.saved_settings import SETTINGS
+
+    return _starting(incomplete, ((setting.name, "") for setting in SETTINGS))
 
 
 def clients(incomplete: str) -> Choices:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtplx_tui import exit_codes
-from mtplx_tui.commands import common
+from mtplx_tui.commands import common, complete
 from mtplx_tui.commands.common import JsonOption, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engine.downloads import Progress
     from mtplx_tui.models_page.shelf import ModelRow
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A hub repository, as org/name.")]
+HELP = "A hub repository, as org/name."
 
 
 def models(
@@ -40,7 +40,7 @@ def models(
 
 
 def pull(
-    name: NameArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help=HELP, autocompletion=complete.to_pull)],
     revision: Annotated[
         str | None, typer.Option(metavar="REVISION", help="A branch, tag or commit; the newest where left out.")
     ] = None,
@@ -82,7 +82,7 @@ def pull(
 
 
 def remove(
-    name: NameArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help=HELP, autocompletion=complete.to_remove)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtplx_tui import exit_codes, paths
-from mtplx_tui.commands import common
+from mtplx_tui.commands import common, complete
 from mtplx_tui.commands.common import CommandFailedError, JsonOption, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ UrlOption = Annotated[
 KeyFileOption = Annotated[
     Path | None, typer.Option("--key-file", metavar="FILE", help="That server's key, in a file that only you can read.")
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `mtplx-tui settings` lists it.")]
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="As `mtplx-tui settings` lists it.", autocompletion=complete.settings),
+]
 
 settings = typer.Typer(help="Show and change what is kept from one start to the next.", rich_markup_mode=None)
 

@@ -39,9 +39,9 @@ def advice(rates: Sequence[DepthRate], needed: dict[int, float]) -> str:
     """One sentence on whether the deepest depth whose price is known pays."""
     known = [rate for rate in rates if rate.depth in needed]
     if not known:
-        return "break-even n/a (steps of two depths in a row are needed)"
+        return "break-even n/a (too few depths ran)"
     last = known[-1]
     need = needed[last.depth]
     word = "pays" if last.cumulative >= need else "does not pay"
     sign = ">=" if last.cumulative >= need else "<"
-    return f"d{last.depth} {word}: {last.cumulative:.2f} {sign} {need:.2f} break-even"
+    return f"d{last.depth} {word}: {last.cumulative:.2f} {sign} {need:.2f} needed"

@@ -34,6 +34,7 @@ def detail(row: RequestRow, glyphs: Glyphs) -> list[Line]:
             ("steps", f"{_number(row.tokens_per_step)} tokens a step, {percent(row.acceptance)} of the drafts held"),
             ("depth", str(row.depth)),
             ("TTFT", seconds(row.ttft)),
+            ("prefill", f"{rate(row.prefill_tok_s)} tokens a second"),
             ("age", seconds(row.age)),
             ("context", f"{row.context} tokens"),
         ],

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from mtplx_tui.dashboard import boxes
+from mtplx_tui.dashboard import boxes, load
 from mtplx_tui.dashboard.view import View
-from mtplx_tui.glyphs import Glyphs
+from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.spans import Line
 
 WIDE, SIDE = 110, 44
@@ -26,8 +26,8 @@ def _wide(view: View, width: int, height: int, depth: int, glyphs: Glyphs) -> li
     bottom = height - top - middle
     return [
         *_beside(boxes.waterfall(view, left, top, glyphs), boxes.acceptance(view, SIDE, top, glyphs)),
-        *_beside(boxes.speed(view, left, middle, glyphs), boxes.memory(view, SIDE, middle, glyphs)),
-        *_beside(boxes.requests(view, left, bottom, glyphs), boxes.server(view, SIDE, bottom, glyphs)),
+        *_beside(boxes.speed(view, left, middle, glyphs), load.memory(view, SIDE, middle, glyphs)),
+        *_beside(load.requests(view, left, bottom, glyphs), load.server(view, SIDE, bottom, glyphs)),
     ]
 
 
@@ -37,8 +37,8 @@ def _narrow(view: View, width: int, height: int, depth: int, glyphs: Glyphs) -> 
     half = width // 2
     return [
         *boxes.waterfall(view, width, top, glyphs),
-        *_beside(boxes.acceptance(view, half, middle, glyphs), boxes.memory(view, width - half, middle, glyphs)),
-        *boxes.requests(view, width, height - top - middle, glyphs),
+        *_beside(boxes.acceptance(view, half, middle, glyphs), load.now(view, width - half, middle, glyphs)),
+        *load.requests(view, width, height - top - middle, glyphs, one_line(view.server, glyphs)),
     ]
 
 

@@ -46,5 +46,13 @@ class View:
         return (*self.snapshot.active, *self.snapshot.done)
 
     @property
+    def load(self) -> tuple[int, int]:
+        """How many requests run and wait: of the whole server where its metrics tell, else those whose events came."""
+        told, snapshot = self.figures, self.snapshot
+        running = snapshot.running if told is None or told.running is None else told.running
+        waiting = snapshot.waiting if told is None or told.waiting is None else told.waiting
+        return running, waiting
+
+    @property
     def chosen_row(self) -> RequestRow | None:
         return self.rows[min(self.chosen, len(self.rows) - 1)] if self.rows else None

@@ -274,11 +274,13 @@ class OpenAILink:
         self._front.send(ReadyEvent(time.monotonic(), self._model.name))
 
     def _down(self, why: str) -> None:
-        why = f"reconnecting, {why}"
-        if why != self._trouble:
+        self.figures = None  # what it told before is not so now
+        trouble = f"reconnecting, {why}"
+        if trouble != self._trouble:
             log.warning("%s: %s", self.url, why)
-            self._front.send(LoadEvent(time.monotonic(), f"{self.url}: {why}"))
-        self._trouble = why
+            where = self.url.partition("://")[2]
+            self._front.send(LoadEvent(time.monotonic(), f"reconnecting to {where}"))  # why stands in `line`
+        self._trouble = trouble
 
 
 def model_of(listed: Mapping[str, Any]) -> ModelInfo:

@@ -7,14 +7,17 @@ from mtplx_tui.charts.bars import bar
 from mtplx_tui.charts.numbers import nice_top, rate, seconds
 from mtplx_tui.glyphs import Glyphs, clean, one_line
 from mtplx_tui.layout.frames import framed
-from mtplx_tui.layout.markdown import lines_of, parse
-from mtplx_tui.layout.spans import Line, Span, fit, merge
+from mtplx_tui.layout.spans import Line, Span, fit, merge, width_of
+from mtplx_tui.runs.document import document_lines
+from mtplx_tui.runs.failure import failure_lines
 from mtplx_tui.runs.history import Change, Kept, compare
 from mtplx_tui.runs.job import Job
 
 KINDS = ("speed", "step", "context", "load", "suite")
 LIST, RUN = 32, 6
 """Width of the list of results, and height of the box of a run."""
+NAME = 16
+"""Cells of a contender's name beside its bar."""
 MARKS = {"faster": ("^", "bonus"), "slower": ("v", "refuse"), "same": ("~", "muted")}
 
 
@@ -79,8 +82,7 @@ def _result(view: BenchView, width: int, glyphs: Glyphs) -> list[Line]:
         return [(("Choose a kind with Left and Right, then s.", "muted"),)]
     if view.base is not None and view.base != shown:
         return _comparison(compare(shown, view.base), shown, view.base, width, glyphs)
-    document = lines_of(parse(clean(shown.document, glyphs), {}), width, glyphs)
-    return [*_chart(shown, width, glyphs), *document]
+    return [*_chart(shown, width, glyphs), *document_lines(clean(shown.document, glyphs), width, glyphs)]
 
 
 def _chart(kept: Kept, width: int, glyphs: Glyphs) -> list[Line]:
@@ -93,8 +95,10 @@ def _chart(kept: Kept, width: int, glyphs: Glyphs) -> list[Line]:
     for row in rows:
         name = f"{row['engine']} depth {row['depth']}" if row["mode"] == "mtp" else f"{row['engine']} plain"
         median = row["decode_tok_s"]["median"]
-        drawn = bar(median / top, max(width - 24, 4), glyphs)
-        lines.append(merge([(f"{name:<16.16} ", ""), (drawn, "accept"), (f" {rate(median):>6}", "strong")]))
+        drawn = bar(median / top, max(width - NAME - 8, 4), glyphs)
+        lines.append(
+            merge([*_padded(name, NAME, glyphs), (" ", ""), (drawn, "accept"), (f" {rate(median):>6}", "strong")])
+        )
     return [*lines, ()]
 
 
@@ -108,8 +112,16 @@ def _comparison(changes: Sequence[Change], now: Kept, base: Kept, width: int, gl
     for change in changes:
         mark, role = MARKS[change.verdict]
         figures = f"{change.before:>9.1f}{change.now:>9.1f}{change.share:>+9.1%} "
-        lines.append(merge([(f"{one_line(change.name, glyphs)[: room - 1]:<{room}}", ""), (figures, ""), (mark, role)]))
+        lines.append(
+            merge([*_padded(one_line(change.name, glyphs), room - 1, glyphs), (f" {figures}", ""), (mark, role)])
+        )
     return [*lines, (), (("^ faster than both spread   v slower   ~ the middle halves overlap", "muted"),)]
+
+
+def _padded(text: str, width: int, glyphs: Glyphs) -> Line:
+    """The text in exactly `width` cells."""
+    line = fit(((text, ""),), width, glyphs.ellipsis)
+    return (*line, (" " * (width - width_of(line)), ""))
 
 
 def _run(view: BenchView, job: Job | None, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -119,7 +131,7 @@ def _run(view: BenchView, job: Job | None, width: int, height: int, glyphs: Glyp
     if job is None:
         lines.append((("Runs in a process of its own; use the machine for nothing else meanwhile.", "muted"),))
     elif job.state == "failed":
-        lines.append((("failed: ", "error strong"), (one_line(job.error, glyphs), "error")))
+        lines += failure_lines(job.error, width, height - 1, glyphs)
     else:
         name = " ".join(job.arguments[:2])
         lines.append((((f"{name}: {job.state}, {seconds(job.seconds)}"), "strong"),))

@@ -8,14 +8,19 @@ from mtplx_tui.charts.numbers import nice_top, percent, rate
 from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.frames import framed
 from mtplx_tui.layout.spans import Line, fit, merge, wrap
+from mtplx_tui.runs.failure import failure_lines
 from mtplx_tui.runs.job import Job
 
+NAME = 12
+"""Cells of a guard's name."""
+LEAST_BAR = 8
+"""Cells below which a bar tells nothing that its number does not."""
 COLUMNS = "depth   tok/s  least   most  tok/step  ms/step  accepted  text       "
 GUARDS = (
-    "same text   every greedy answer must be plain decoding's, token for token, or the depth is left out",
-    "spread      a depth is kept only if it beats plain decoding by more than the rounds differ",
-    "turns       all depths take turns, so that whatever else the machine does meets each of them",
-    "process     the measured engine runs in a process of its own; this screen draws twice a second",
+    ("same text", "every greedy answer must be plain decoding's, token for token, or the depth is left out"),
+    ("spread", "a depth is kept only if it beats plain decoding by more than the rounds differ"),
+    ("turns", "all depths take turns, so that whatever else the machine does meets each of them"),
+    ("process", "the measured engine runs in a process of its own; this screen draws twice a second"),
 )
 
 
@@ -56,16 +61,16 @@ def _row(row: dict[str, Any], best: int, top: float, width: int, glyphs: Glyphs)
     )
     text = ("same", "") if row["identical_text"] else ("DIFFERENT", "error strong")
     kept = best and row["depth"] == best
-    room = max(width - len(COLUMNS) - 6, 0)
+    room = width - len(COLUMNS) - len(" kept")
     return merge([(figures, "strong" if kept else ""), (f"{text[0]:<10}", text[1]),
-                  (bar(speed["median"] / top, room, glyphs), "accept"),
+                  (bar(speed["median"] / top, room, glyphs) if room >= LEAST_BAR else "", "accept"),
                   (" kept" if kept else "", "bonus")])  # fmt: skip
 
 
 def _outcome(job: Job | None, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     lines: list[Line] = []
     if job is not None and job.state == "failed":
-        lines += wrap([("failed: ", "error strong"), (one_line(job.error, glyphs), "error")], width)
+        lines += failure_lines(job.error, width, height, glyphs)
     elif job is not None and job.state == "stopped":
         lines += [(("stopped; nothing is saved", "warn"),)]
     elif job is not None and job.result is not None:
@@ -74,4 +79,14 @@ def _outcome(job: Job | None, width: int, height: int, glyphs: Glyphs) -> list[L
             lines += wrap([("The automatic depth starts from it when the model is loaded next.", "muted")], width)
     if lines:
         lines.append(())
-    return [*lines, *(fit(((guard, "muted"),), width, glyphs.ellipsis) for guard in GUARDS)][:height]
+    for name, text in GUARDS:
+        guard = _guard(name, text, width)
+        if len(lines) + len(guard) > height:  # before the start there was room for all of them
+            break
+        lines += guard
+    return lines
+
+
+def _guard(name: str, text: str, width: int) -> list[Line]:
+    lines = wrap([(text, "muted")], width - NAME)
+    return [((f"{name if not place else '':<{NAME}}", "muted"), *line) for place, line in enumerate(lines)]

@@ -169,10 +169,11 @@ FIGURES = (
     ("ms", "how long each step took, against the slowest one shown"),
     ("up to d", "steps in which all drafts of 1..d held, of those that drafted so deep"),
     ("at d", "steps in which the draft at d held, of those in which all before it did"),
-    ("break-even", "share of steps that must hold up to d for that depth to be worth its time, from what steps "
-                   "took here; the line in a bar"),
+    ("needed", "the break-even: share of steps that must hold up to d for that depth to be worth its time over d-1, "
+               "from what steps of both took here; the line in a bar"),
     ("tok/s", "tokens of all requests a second, in half-second bins"),
     ("cached", "prompt tokens that were not read again, of the requests that are listed"),
     ("pressure", "what the system itself says of its memory"),
     ("TTFT", "time to first token of the requests that are listed"),
+    ("prefill", "prompt tokens read a second, without those from the cache; median of the requests that are listed"),
 )  # fmt: skip

@@ -5,13 +5,15 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.events import Resize
+from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from mtplx_tui.bridge import Pulled
 from mtplx_tui.keys import Key, footer
-from mtplx_tui.layout.spans import Line, fit, spread
-from mtplx_tui.rooms import tab_line
+from mtplx_tui.layout.spans import Line, fit
+from mtplx_tui.rooms import top_line
 from mtplx_tui.screens.help import help_lines
 from mtplx_tui.screens.page import PageScreen
 from mtplx_tui.services import Services
@@ -32,6 +34,8 @@ class Room(Screen[None]):
     NAME: ClassVar[str]
     KEYS: ClassVar[tuple[Key, ...]]
     BLANK = True
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """As Textual's, but that the whole screen is not painted anew: who gains and who loses the focus repaint anyway."""
 
     def __init__(self, services: Services) -> None:
         super().__init__()
@@ -55,7 +59,7 @@ class Room(Screen[None]):
         raise NotImplementedError
 
     def note(self) -> Line:
-        """What stands at the right of the tabs."""
+        """What stands at the right of the tabs: first a name, which is cut where there is no room, then what is not."""
         return self.services.standing()
 
     def subject(self) -> str:
@@ -70,7 +74,7 @@ class Room(Screen[None]):
         """Draw the tabs and the rule; equal lines cost a comparison."""
         glyphs = self.services.glyphs
         width = self._top.size.width
-        tabs = spread(tab_line(self.NAME, width, glyphs), (*self.note(), (" ", "")), width, glyphs.ellipsis)
+        tabs = top_line(self.NAME, (*self.note(), (" ", "")), width, glyphs)
         title = fit(((self.subject(), "muted"),), max(width - 8, 0), glyphs.ellipsis) if self.subject() else ()
         named = ((glyphs.rule * 2 + " ", "rule"), *title, (" ", "rule")) if title else ()
         used = sum(len(text) for text, _ in named) if named else 0
@@ -84,6 +88,10 @@ class Room(Screen[None]):
         )
         self.query_one("#foot", Lines).show([footer(self.KEYS, width)])
         self.call_after_refresh(self.draw_top)
+
+    def on_screen_suspend(self) -> None:
+        """What was said here must not hide what opens above, or the next room."""
+        self.app.clear_notifications()
 
     def action_help(self) -> None:
         if self.services.tour is not None:

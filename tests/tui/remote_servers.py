@@ -74,14 +74,14 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="org/bi
 
 
 class VllmLike:
-    """Answers as vLLM does, with the lines that a test gives.
+    """Answers as vLLM does, with the lines that a test gives, on a free port or the given one.
 
     Attributes:
         lines: what a stream holds. refusal: status and body instead of one. bodies: what was asked.
         gate: opened by the test before the last line is sent. keep_open: never ends a stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.lines: list[str] = []
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.bodies: list[dict[str, Any]] = []
@@ -124,9 +124,10 @@ class VllmLike:
                 self.end_headers()
                 self.wfile.write(body)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,19 +12,31 @@ from helpers import ask, until
 from scripted_handle import Clock, Play, ScriptedHandle
 from textual.pilot import Pilot
 
-from engine.events import PrefillEvent, StepEvent
+from engine.events import (
+    FinishEvent,
+    PrefillEvent,
+    QueuedEvent,
+    Span,
+    Stats,
+    StepEvent,
+    TokenEvent,
+    Usage,
+)
+from engine.handle import ModelInfo
+from engine.request import Sampling
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.charts.columns import AXIS, column_chart
 from mtplx_tui.charts.strip import strip
 from mtplx_tui.dashboard import boxes
 from mtplx_tui.dashboard.breakeven import MIN_STEPS, advice, break_even, step_seconds
+from mtplx_tui.dashboard.page import page as page_of
 from mtplx_tui.dashboard.view import View
 from mtplx_tui.glyphs import ASCII, UNICODE, Glyphs
 from mtplx_tui.layout.spans import plain, width_of
 from mtplx_tui.machine import Machine
 from mtplx_tui.screens.dashboard import DashboardScreen
 from mtplx_tui.screens.page import PageScreen
-from mtplx_tui.state import Snapshot, depth_rates
+from mtplx_tui.state import EngineState, Snapshot, depth_rates
 from mtplx_tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.anyio
@@ -79,9 +93,48 @@ def test_where_it_is_low_the_deepest_drafts_leave_and_it_says_so(glyphs: Glyphs)
         assert (f"+{hidden} deeper" in text) == (hidden > 0), text
         assert f"d{8 - hidden} " in text
         assert f"d{9 - hidden} " not in text
-    text = "\n".join(plain(line) for line in boxes.acceptance(view, 40, 6, glyphs))
-    assert "d4 " in text
-    assert "+4 deeper" in text
+    for height, hidden in ((6, 5), (9, 2), (11, 0), (14, 0)):
+        text = "\n".join(plain(line) for line in boxes.acceptance(view, 40, height, glyphs))
+        assert (f"+{hidden} deeper" in text) == (hidden > 0), text
+        assert f"d{8 - hidden} " in text
+        assert f"d{9 - hidden} " not in text
+        assert "break-even n/a" in text
+
+
+MODEL = ModelInfo(
+    name="m", path="", family="", context=32_768, vocab_size=1, mode="mtp", depth=None, head="", quantization=None,
+    dtype="", device="", weight_bytes=18_000_000_000, sampling=Sampling(), kv="",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("size", [(80, 21), (109, 21), (110, 37), (120, 37), (200, 60)])
+@pytest.mark.parametrize("depth", [1, 3, 4, 8])
+def test_no_figure_leaves_the_dashboard_where_it_is_small(size: tuple[int, int], depth: int, glyphs: Glyphs) -> None:
+    state = EngineState()
+    for n in range(9):
+        state.apply(QueuedEvent(f"r{n}", 0.0, "api:a-client-with-a-long-name", 100_000, 9, 0))
+    for event in (PrefillEvent("r8", 0.1, 9, 100_000, 5_000), TokenEvent("r8", 0.5, (1, 2, 3), (Span("text", "a"),))):
+        state.apply(event)
+    for n in range(40):
+        state.apply(replace(step(n, depth if n % 2 else depth - 1, n % depth), request_id="r8"))
+    stats = Stats(prefill_tok_s=1234.0, decode_tok_s=10.0)
+    state.apply(FinishEvent("r0", 3.0, "cancelled", Usage(), stats, None))
+    snapshot = state.snapshot(4.0, 99, 99)
+    machine = Machine(111_400_000_000, 512_000_000_000, 400_000_000_000, 12_300_000_000, "critical")
+    view = View(snapshot, snapshot.steps, MODEL, machine, "http://127.0.0.1:8000/v1", ())
+    lines = [plain(line) for line in page_of(view, *size, glyphs)]
+    assert len(lines) == size[1]
+    assert {width_of(line) for line in page_of(view, *size, glyphs)} == {size[0]}
+    text = "\n".join(lines)
+    for figure in ("18.0 GB", "111.4 GB", "12.3 GB", "critical", "1234 tok/s", "0.50s", "8000/v1", "7 waiting",
+                   "tok/s", "needed", "/33k", f"d{min(depth, 3)} "):  # fmt: skip
+        assert figure in text, f"{figure}:\n{text}"
+    assert re.search(r"112(\.0 GB)?/512", text), text
+    assert "a-client-with-a-long-name" in text or re.search(r"api:[a-z-]*" + re.escape(glyphs.ellipsis), text), text
+    cut = [line for line in lines if UNICODE.ellipsis in line]  # of ascii, empty meters have dots as well
+    assert [line for line in cut if "api:" not in line] == [], "only names are cut"
+    assert f" {glyphs.dot} r8 api" in lines[0], "its steps have the name that the list has"
 
 
 def test_a_chart_starts_at_zero_and_names_its_top() -> None:

@@ -15,6 +15,7 @@ from speaker import Speaker, atoms
 
 import engine
 from engine.chat import ChatFormat, load_chat_format
+from engine.config import EngineConfig
 from engine.errors import BadRequestError, EngineError
 from engine.events import Event, FinishEvent, LoadEvent, PrefillEvent, QueuedEvent, ReadyEvent, TokenEvent
 from engine.request import Request, Sampling
@@ -23,7 +24,7 @@ from mtplx_tui.link import Question
 from mtplx_tui.options import UsageError
 from mtplx_tui.remote.ours import RemoteLink
 from mtplx_tui.remote.probe import UnreachableError, connect, kind_of
-from mtplx_tui.running import servers, serving
+from mtplx_tui.running import Front, Start, servers
 from mtplx_tui.server_settings import LocalSettings
 from server import admin_events, event_hub
 from server.journal import Journal
@@ -424,12 +425,12 @@ def test_a_workbench_is_announced_with_the_model_that_it_has(
     scripted: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    late = LateServer(scripted, Journal(), LocalSettings({}, scripted), 8000)
+    late = LateServer(scripted, Journal(), LocalSettings({}, scripted), 8000, EngineConfig(kv_bits=8))
     until(servers, "the announcement")
     (running,) = servers()
     assert (running.kind, running.model, running.context, running.keyed) == ("workbench", "demo-13m", 2048, False)
     assert running.url in late.line
-    assert serving("demo-13m", "mtp") == running
+    assert (running.start, running.front) == (Start("mtp", None, "turbo", 8, None), Front(port=8000))
     scripted.context = 512
     scripted.restart("another model")
     until(lambda: [each.context for each in servers()] == [512], "the new announcement")
@@ -465,7 +466,6 @@ def asked_again(link: RemoteLink, heard: Heard) -> Heard:
 
 @pytest.fixture(scope="module")
 def demo_server() -> Iterator[str]:
-    from engine.config import EngineConfig
     from engine.engine import ThreadEngine
 
     real = ThreadEngine(EngineConfig())

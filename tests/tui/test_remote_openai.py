@@ -10,9 +10,10 @@ from scripted_engine import ScriptedEngine
 import engine
 from engine.chat import load_chat_format
 from engine.errors import BadRequestError
-from engine.events import Event, FinishEvent, Span, TokenEvent
+from engine.events import Event, FinishEvent, LoadEvent, Span, TokenEvent
 from engine.request import Sampling
 from mtplx_tui.link import Question
+from mtplx_tui.remote import openai
 from mtplx_tui.remote.figures import ServerFigures, figures_of
 from mtplx_tui.remote.openai import OpenAILink, model_of
 from mtplx_tui.remote.probe import kind_of
@@ -127,6 +128,27 @@ def test_a_cancel_ends_a_stream_that_says_nothing(link: OpenAILink, other: VllmL
 def test_the_metrics_tell_of_load_and_drafts(link: OpenAILink) -> None:
     assert link.figures == ServerFigures(2, 1, 0.65, (0.8, 0.5), 2.3)
     assert figures_of("") == ServerFigures()
+
+
+def test_a_server_that_went_away_tells_nothing_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai, "POLL_S", 0.02)
+    other = VllmLike()
+    link = OpenAILink(other.url)
+    told: list[Event] = []
+    link.listen(told.append)
+    until(lambda: link.state == "ready" and link.figures is not None, "the server's figures")
+    other.close()
+    until(lambda: link.state == "loading" and link.figures is None, "its figures are gone with it")
+    assert "reconnecting, no server answers" in link.line
+    assert [event.stage for event in told if isinstance(event, LoadEvent)] == [
+        f"reconnecting to 127.0.0.1:{other.port}"
+    ]
+    again = VllmLike(other.port)
+    until(lambda: link.state == "ready" and link.figures is not None, "it is found again")
+    again.lines = [chunk('{"content": "a"}', '"stop"'), "[DONE]"]
+    assert ended(asked(link)).reason == "stop"
+    link.close()
+    again.close()
 
 
 def test_a_context_that_is_not_told_is_unknown() -> None:

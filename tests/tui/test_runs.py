@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ from helpers import ask, until
 from scripted_handle import ScriptedHandle
 from textual.pilot import Pilot
 
-from engine.bench.report import as_dict
+from engine.bench.receipts import Receipts
+from engine.bench.report import Report, Table, as_dict, as_markdown
+from engine.bench.stats import Spread
 from engine.tuned import DepthRow, Range, Tuning
 from mtplx_tui import paths
 from mtplx_tui.app import MtplxApp
-from mtplx_tui.glyphs import UNICODE
+from mtplx_tui.glyphs import ASCII, UNICODE, Glyphs
 from mtplx_tui.layout.spans import plain, width_of
 from mtplx_tui.runs.bench_page import BenchView, bench_page
+from mtplx_tui.runs.document import document_lines
+from mtplx_tui.runs.failure import failure_lines
 from mtplx_tui.runs.history import Kept, compare, results
 from mtplx_tui.runs.job import Job
-from mtplx_tui.runs.tune_page import tune_page
+from mtplx_tui.runs.tune_page import GUARDS, tune_page
 from mtplx_tui.screens.bench import BenchScreen
 from mtplx_tui.screens.tune import TuneScreen
 from mtplx_tui.widgets.lines import Lines
@@ -129,6 +134,67 @@ def test_every_line_of_both_pages_fits(empty: None, width: int) -> None:
         assert len(page) == 21
         assert {width_of(line) for line in page} == {width}
         assert not any("\x1b" in plain(line) for line in page)
+
+
+TABLES = (
+    ("engine", "mode", "depth", "tok/step", "tok/s", "min to max"),
+    ("depth", "draft", "verify", "accept", "advance", "read", "busy", "wall", "idle share"),
+    ("tokens", "engine", "prefill tok/s", "TTFT s", "decode tok/s", "memory MB", "prefill / mlx-lm"),
+    ("clients", "server", "tok/s", "TTFT p50", "p95", "token p50", "token p95", "frame p50", "frame p95", "requests",
+     "failed"),
+    ("kind", "prompts", "tokens", "best D", "auto / best D", "auto / AR", "a|b"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("width", [44, 84, 160])
+@pytest.mark.parametrize("columns", TABLES, ids=lambda columns: columns[0])
+def test_no_name_and_no_figure_of_a_result_is_cut_or_folded(
+    columns: tuple[str, ...], width: int, glyphs: Glyphs
+) -> None:
+    rows = tuple(
+        tuple(Spread.of([10.0 + n + row, 99.5, 1000.0 + n]) if n > 2 else f"word{n}{row}" for n in range(len(columns)))
+        for row in range(3)
+    )
+    facts = Receipts(
+        "speed", "2026-11-30", {"name": "m"}, {"profile": {"name": "turbo"}, "acceptance": None}, {}, (), 0
+    )
+    text = as_markdown(Report("Title", facts, (Table("t", "A table", columns, rows),), ("A note.",)))
+    lines = document_lines(text, width, glyphs)
+    assert all(width_of(line) <= width for line in lines)
+    drawn = [plain(line) for line in lines]
+    wanted = [*columns, *(shown for row in _rows_of(text) for shown in row)]
+    assert [word for word in wanted if not any(word in line for line in drawn)] == []
+    assert {"A table", "A note."} <= {line.strip("\u2022* ") for line in drawn}
+
+
+def _rows_of(text: str) -> list[list[str]]:
+    return [re.split(r" \| ", line.strip("| ")) for line in text.split("\n") if line.startswith("| word")]
+
+
+def test_a_table_that_fits_stays_one() -> None:
+    drawn = [plain(line).split() for line in document_lines("| a | b |\n|---|---:|\n| x | 1 |\n", 44, UNICODE)]
+    assert drawn[0] == ["a", "│", "b"]
+    assert drawn[2] == ["x", "│", "1"]
+
+
+@pytest.mark.parametrize("room", [(76, 4), (76, 1), (116, 2)])
+def test_why_a_run_failed_is_told_as_far_as_there_is_room(room: tuple[int, int]) -> None:
+    width, rows = room
+    short = [plain(line) for line in failure_lines("The disk is full.", width, rows, UNICODE)]
+    assert short == ["failed: The disk is full."]
+    long = [plain(line) for line in failure_lines("word " * 200, width, rows, UNICODE)]
+    assert len(long) == rows
+    assert long[-1].endswith("word…")
+    assert max(map(len, long)) <= width
+
+
+def test_the_guards_are_whole_or_not_there() -> None:
+    for height in range(8, 40):
+        text = " ".join(plain(line) for line in tune_page(None, None, 80, height, UNICODE)).replace("│", " ")
+        words = " ".join(text.split())
+        for _, guard in GUARDS:
+            assert guard in words or guard[:20] not in words
 
 
 def test_the_tune_page_marks_what_is_kept_and_what_differs() -> None:
