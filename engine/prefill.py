@@ -8,6 +8,7 @@ from engine.caches.stretch import Stretch
 from engine.logprobs import Scores, score
 from engine.models.spec import SpecModel
 from engine.penalties import Penalties
+from engine.readers import SHORTEST, Readers, read
 from engine.row import Row
 from engine.rows import Backlog, Rows
 
@@ -37,12 +38,14 @@ class Prefill:
         bank: Bank | None = None,
         turn_ends: frozenset[int] = frozenset(),
         think_opens: int | None = None,
+        readers: Readers | None = None,
     ) -> None:
         prompt = row.request.prompt
         self.row = row
         self.total = len(prompt) - 1
         self._spec = spec
         self._bank = bank
+        self._readers = readers
         self._state = spec.new_state()
         self._state.read(True)
         self._hidden: mx.array | None = None  # of the last token read, for the head to pair with the next
@@ -85,10 +88,10 @@ class Prefill:
         end = min(self.done + most, self.total, *self._stops[:1])
         prompt, top = self.row.request.prompt, self.row.request.prompt_logprobs
         tokens = mx.array([prompt[self.done : end]], dtype=mx.int32)
-        hidden = self._spec.hidden(tokens, self._state)
-        self._state.clock.advance_all(end - self.done)
-        if self._spec.head is not None:
-            self._read_head(tokens, hidden)
+        if self._readers is not None and end - self.done >= SHORTEST:
+            hidden = self._readers.read(tokens, self._hidden, self._state)
+        else:
+            hidden = read(self._spec, tokens, self._hidden, self._state)
         self._hidden = hidden[:, -1:]
         mx.eval(self._hidden, self._state.arrays())
         scores = None if top is None else score(self._spec, hidden, prompt[self.done + 1 : end + 1], top)
@@ -97,14 +100,6 @@ class Prefill:
             self._stops.pop(0)
             self._leave_checkpoint()
         return scores
-
-    def _read_head(self, tokens: mx.array, hidden: mx.array) -> None:
-        before = [] if self._hidden is None else [self._hidden]
-        pairs = mx.concatenate([*before, hidden[:, :-1]], axis=1)
-        following = tokens[:, tokens.shape[1] - pairs.shape[1] :]
-        if pairs.shape[1]:
-            self._spec.head_hidden(following, pairs, self._state)
-            self._state.head_clock.advance_all(pairs.shape[1])
 
     def _leave_checkpoint(self) -> None:
         assert self._bank is not None

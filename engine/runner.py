@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from engine import answers, device
 from engine.answers import Ended, Landing
-from engine.caches.bank import open_bank
+from engine.caches.bank import FLUSH_SECONDS, open_bank
 from engine.config import EngineConfig
 from engine.errors import EngineError, NumericalError, OutOfMemoryError
 from engine.events import CacheEvent, FinishReason, PrefillEvent, TokenLogprob
@@ -21,6 +21,7 @@ from engine.models.load import LoadedModel
 from engine.models.row_cost import row_cost
 from engine.planner import Planner, RowOutcome
 from engine.prefill import Prefill
+from engine.readers import readers
 from engine.row import Row, RowStep
 from engine.rows import Rows
 from engine.scheduler import ChunkSize, Scheduler
@@ -34,12 +35,13 @@ log = logging.getLogger(__name__)
 class Flight:
     """A step that was launched and not read yet, and the rows it was for, in batch order.
 
-    `landing` is None where nothing is kept of answers.
+    `behind` is whether another one was in flight then. `landing` is None where nothing is kept of answers.
     """
 
     rows: list[Row]
     plan: StepPlan
     outcome: Outcome
+    behind: bool
     landing: Landing | None
     launched_at: float
     built_at: float
@@ -78,6 +80,7 @@ class Runner:
         self._scheduler = Scheduler(config.max_rows, chunks, self._left, self._reserved.take)
         self._frugal = config.profile.frugal
         self._bank = open_bank(config, loaded.info)
+        self._readers = readers(loaded.spec)
         self._prefills: dict[Row, Prefill] = {}
         self._lengths: dict[Row, int] = {}  # tokens to read, as far as is known of prompts that wait for their turn
         self._rows: Rows | None = None
@@ -110,10 +113,12 @@ class Runner:
             row.end(reason, error)
         self._drop_ended()
 
-    def close(self) -> None:
-        """Let the bank write what is not on disk yet, for a moment at most."""
+    def close(self, flush_s: float = FLUSH_SECONDS) -> None:
+        """End the second reader, and let the bank write what is not on disk yet, for so many seconds at most."""
+        if self._readers is not None:
+            self._readers.close()
         if self._bank is not None:
-            self._bank.close()
+            self._bank.close(flush_s)
 
     def turn(self) -> None:
         """One chunk of prefill and one step, where there is work for them.
@@ -224,7 +229,9 @@ class Runner:
         if prefill is None:
             self._shrink_bank()
             think_opens = None if self._chat.think_ids is None else self._chat.think_ids[0]
-            prefill = self._prefills[row] = Prefill(self._spec, row, self._bank, self._chat.eos_ids, think_opens)
+            prefill = self._prefills[row] = Prefill(
+                self._spec, row, self._bank, self._chat.eos_ids, think_opens, self._readers
+            )
             row.prefill_started(prefill.cached)
         scores = None
         if not prefill.finished:
@@ -268,12 +275,12 @@ class Runner:
             ahead = None
         try:
             if self._rows is not None:
-                self._flight = self._launch(self._rows)
+                self._flight = self._launch(self._rows, behind=ahead is not None)
         finally:
             if ahead is not None:
                 self._land(ahead)
 
-    def _launch(self, rows: Rows) -> Flight:
+    def _launch(self, rows: Rows, behind: bool) -> Flight:
         """Build a step behind the one in flight and start it; nothing is read."""
         plan = self._planner.plan(rows.rows)
         launched_at = time.perf_counter()
@@ -281,7 +288,7 @@ class Runner:
         built_at = time.perf_counter()
         mx.async_eval(outcome, rows.arrays())  # type: ignore[no-untyped-call]  # untyped in its stubs
         landing = None if self._bank is None else Landing.of(rows)
-        return Flight(list(rows.rows), plan, outcome, landing, launched_at, built_at, time.perf_counter())
+        return Flight(list(rows.rows), plan, outcome, behind, landing, launched_at, built_at, time.perf_counter())
 
     def _land(self, flight: Flight) -> None:
         """Read a step and hand out what it gave."""
@@ -313,11 +320,22 @@ class Runner:
                 self._ended.append(Ended(row, flight.landing, place, accepted + 1, len(row.made) - before))
         if self._rows is not None:
             self._rows.tighten(in_flight=self._flight.plan.depth + 1 if self._flight is not None else 0)
-        if typical:
-            self._planner.observe(plan, flight.rows, outcomes, seconds)
+        self._planner.observe(plan, flight.rows, outcomes, seconds if typical and self._alone(flight) else None)
         if typical and self._on_step is not None:
             build, dispatch = flight.built_at - flight.launched_at, flight.sent_at - flight.built_at
             self._on_step(StepTimes(plan.depth, build, dispatch, now - asked_at, time.perf_counter() - now, seconds))
+
+    def _alone(self, flight: Flight) -> bool:
+        """Whether the time since the step in front was read is this step's own.
+
+        Of two that overlap it is a part of each: on a CPU, which takes a step only while it works, the next one's. So
+        they must be of one kind, and steps that are read before the next one is launched must follow each other.
+        """
+        behind = self._flight
+        if behind is None or not flight.behind:
+            return behind is None and not flight.behind
+        same = behind.plan.depth == flight.plan.depth and len(behind.rows) == len(flight.rows)
+        return same and set(behind.plan.sources) == set(flight.plan.sources)
 
     def _logprobs(self, row: Row, place: int, tokens: list[int], outcome: Outcome) -> tuple[TokenLogprob, ...]:
         if row.request.logprobs is None or outcome.logprobs is None:

@@ -2,25 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import RenderableType
 from textual import on
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
 
 from mtplx_tui import paths
 from mtplx_tui.bridge import Bridge
-from mtplx_tui.glyphs import GlyphName, glyph_set
+from mtplx_tui.driver import TerminalDriver
+from mtplx_tui.glyphs import GlyphName, clean, glyph_set
 from mtplx_tui.link import Link
 from mtplx_tui.logs import LogTail
 from mtplx_tui.pace import Pace
 from mtplx_tui.recorder import Recorder
 from mtplx_tui.rooms import CHAT, TABS
 from mtplx_tui.screens.chat import ChatScreen
+from mtplx_tui.screens.palette import commands
 from mtplx_tui.screens.room import MIN_HEIGHT, MIN_WIDTH, PANEL_WIDTH, Room
 from mtplx_tui.server_settings import ServerSettings
 from mtplx_tui.services import Chosen, Remote, Services
@@ -33,6 +39,9 @@ from mtplx_tui.widgets.composer import Composer
 
 if TYPE_CHECKING:
     from mtplx_tui.settings_page.desk import Desk
+
+CATCH_UP_S = 0.02
+"""Between two looks whether a terminal that is behind has caught up."""
 
 UNFOLDED = {"auto": None, "folded": False, "open": True}
 """Whether thinking is drawn, by the setting of that name; None follows the stream."""
@@ -76,7 +85,7 @@ class MtplxApp(App[None]):
         chosen: Chosen | None = None,
         tour: Tour | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         self._settings = settings
         self._chosen = chosen or Chosen()
         self.services = Services(
@@ -97,6 +106,8 @@ class MtplxApp(App[None]):
         self._pace = Pace()
         self._next_beat: asyncio.TimerHandle | None = None
         self._tuned = ExitStack()
+        self._held: ExitStack | None = None  # while nothing is drawn, because the terminal is behind
+        self._missed = False
         for theme in THEMES:
             self.register_theme(theme)
         self._use("theme", self._chosen.theme)
@@ -131,6 +142,33 @@ class MtplxApp(App[None]):
                 self.install_screen(make(self.services), name)
             self.switch_screen(name)
 
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        return commands(self, screen, super().get_system_commands(screen))
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, CommandPalette):
+            mark = self.services.glyphs.ellipsis
+            self.push_screen(CommandPalette(id="--command-palette", placeholder=f"Search for commands{mark}"))
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Say something beside what is shown; a later word takes its place, so no pile hides what one came to read.
+
+        Some of it others wrote, a server's refusal for one: it is no markup, and can not drive the terminal.
+        """
+        self.call_later(self.clear_notifications)  # after one that is said but not yet taken in
+        glyphs = self.services.glyphs
+        super().notify(
+            clean(message, glyphs), title=clean(title, glyphs), severity=severity, timeout=timeout, markup=False
+        )
+
     @on(Composer.Submitted)
     def _sent(self) -> None:
         if self.services.tour is not None:
@@ -164,6 +202,10 @@ class MtplxApp(App[None]):
 
     def _beat(self) -> None:
         """Take in what came, draw it, and come back: soon while something runs, 4 times a second while nothing does."""
+        if self._held is None and self._behind:
+            self._held = ExitStack()
+            self._held.enter_context(self.batch_update())
+            self._catch_up()
         pulled = self.services.bridge.pull()
         with self.batch_update():
             self.chat.hear(pulled)
@@ -173,3 +215,25 @@ class MtplxApp(App[None]):
         busy = self.chat.talk.turn is not None or self.services.bridge.state.busy
         pause = self._pace.next(busy, time.thread_time())
         self._next_beat = asyncio.get_running_loop().call_later(pause, self.call_next, self._beat)
+
+    @property
+    def _behind(self) -> bool:
+        return isinstance(self._driver, TerminalDriver) and self._driver.behind()
+
+    def _catch_up(self) -> None:
+        """Draw again once the terminal took all that was drawn: what is true by then, and nothing of in between."""
+        if self._held is None:
+            return
+        if self._behind:
+            asyncio.get_running_loop().call_later(CATCH_UP_S, self._catch_up)
+            return
+        self._held.close()
+        self._held = None
+        if self._missed:
+            self._missed = False
+            self.screen.refresh()
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Note what Textual drops, the frame of a new layout for one, while nothing is drawn."""
+        self._missed = self._missed or self._held is not None
+        super()._display(screen, renderable)

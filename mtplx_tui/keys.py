@@ -62,7 +62,7 @@ WORKBENCH_KEYS = (
 
 
 READING_KEYS = (
-    Key("up", "Up/Down, k/j", "choose(-1)", None, "the message before, the message after"),
+    Key("up", "Up/Down", "choose(-1)", None, "the message before, the message after (k and j too)"),
     Key("k", "", "choose(-1)", None, ""),
     Key("down", "", "choose(1)", None, ""),
     Key("j", "", "choose(1)", None, ""),

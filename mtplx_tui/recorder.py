@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from engine.events import Event, FinishEvent, Span, TokenEvent
-from mtplx_tui.store import HEAD, Store, StoreError
+from mtplx_tui.store import HEAD, Store, StoreError, StoreGoneError
 from mtplx_tui.tools.calls import ToolCall
 
 if TYPE_CHECKING:
@@ -34,12 +34,26 @@ class SessionRef:
 
     Attributes:
         system: the system prompt. options: sampling settings by name, of those that were set.
+        title: its name, where it was opened or named; a new one's is its first message.
     """
 
     model: str
     id: int | None = None
     system: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
+
+    def saved(self, store: Store) -> int:
+        """Its id, under which it is in the store now."""
+        if self.id is None:
+            self.id = store.new_session(self.model)
+            if self.system or self.options:
+                store.describe(self.id, self.system, self.options)
+        return self.id
+
+    def begin_anew(self) -> None:
+        """It was deleted meanwhile, here or by another program; what is said from now on is saved as another."""
+        self.id, self.title = None, ""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,10 +93,17 @@ class ResultRecord:
         return self.ref.id is not None
 
     def save(self, store: Store) -> bool:
-        assert self.session.id is not None, "the answer before was saved first"
-        stats = self.call.saved_result()
-        self.ref.id = store.add_message(self.session.id, "tool", self.call.result, stats=stats, parent=self.parent.id)
+        try:
+            self._save(store)
+        except StoreGoneError:
+            self.session.begin_anew()
+            self.parent = MessageRef()
+            self._save(store)
         return True
+
+    def _save(self, store: Store) -> None:
+        number, stats = self.session.saved(store), self.call.saved_result()
+        self.ref.id = store.add_message(number, "tool", self.call.result, stats=stats, parent=self.parent.id)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,24 +160,27 @@ class TurnRecord:
     def save(self, store: Store) -> bool:
         self.absorb()
         new = self.changed or not self.user_saved
-        self._save(store)
+        try:
+            self._save(store)
+        except StoreGoneError:
+            self.session.begin_anew()
+            self.parent, self.answer.id = MessageRef(), None
+            self.user_saved, self.changed = False, True
+            self._save(store)
         return new
 
     def _save(self, store: Store) -> None:
-        if self.session.id is None:
-            self.session.id = store.new_session(self.session.model)
-            if self.session.system or self.session.options:
-                store.describe(self.session.id, self.session.system, self.session.options)
+        number = self.session.saved(store)
         if not self.user_saved:
             if self.user is not None:
-                self.asked.id = store.add_message(self.session.id, "user", self.user, parent=self.parent.id)
+                self.asked.id = store.add_message(number, "user", self.user, parent=self.parent.id)
             self.user_saved = True
         if not self.changed:
             return
         values = (self.text("text"), self.text("reasoning"), self._stats(), self.finish.reason if self.finish else None)
         if self.answer.id is None:
             behind = self.parent if self.user is None else self.asked
-            self.answer.id = store.add_message(self.session.id, "assistant", *values, parent=behind.id)
+            self.answer.id = store.add_message(number, "assistant", *values, parent=behind.id)
         else:
             store.update_message(self.answer.id, *values)
         self.changed = False

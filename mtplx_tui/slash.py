@@ -29,7 +29,12 @@ COMMANDS = (
     Command("quit", "", "leave; chats are saved", "quit"),
     Command("rename", "NAME", "name this chat", "rename"),
     Command("sessions", "", "saved chats", "sessions"),
-    Command("set", "NAME VALUE", "a sampling setting of this chat: temperature 0.2; no value: the model's own", "set"),
+    Command(
+        "set",
+        "NAME VALUE",
+        "a setting of this chat: temperature 0.2; no value: the model's own; no name: list them",
+        "set",
+    ),
     Command("settings", "", "the settings room", "room"),
     Command("system", "TEXT", "the system prompt of this chat; no text: none", "system"),
     Command("think", "on|off", "whether the model may think before it answers", "think"),

@@ -17,6 +17,7 @@ from mtplx_tui.store_file import (
     StoreCorruptError,
     StoreError,
     StoreFullError,
+    StoreGoneError,
     StoreLockedError,
     StoreUnavailableError,
     StoreVersionError,
@@ -39,6 +40,7 @@ __all__ = [
     "StoreCorruptError",
     "StoreError",
     "StoreFullError",
+    "StoreGoneError",
     "StoreLockedError",
     "StoreUnavailableError",
     "StoreVersionError",
@@ -95,7 +97,7 @@ class Store:
         return [SessionRow(i, unpack(t), unpack(m), at, n) for i, t, m, at, n in self._rows(query, limit)]
 
     def facts(self, session_id: int) -> SessionFacts:
-        """Raises StoreError where there is no such session."""
+        """Raises StoreGoneError where there is no such session."""
         query = "SELECT id, title, model, system, options FROM sessions WHERE id = ?"
         for i, name, model, system, options in self._rows(query, session_id):
             return SessionFacts(i, unpack(name), unpack(model), unpack(system), unpack_json(options) or {})
@@ -132,7 +134,7 @@ class Store:
     ) -> int:
         """Add a message behind `parent`, show the path that ends with it, and give its id.
 
-        The first user message names the conversation. Raises StoreError where there is no such session.
+        The first user message names the conversation. Raises StoreGoneError where there is no such session.
         """
         with self._write() as db:
             head = db.execute("SELECT head FROM sessions WHERE id = ?", (session_id,)).fetchone()
@@ -159,14 +161,14 @@ class Store:
         stats: Mapping[str, Any] | None = None,
         finish_reason: str | None = None,
     ) -> None:
-        """Replace what a message holds, as an answer grows. Raises StoreError where there is no such message."""
+        """Replace what a message holds, as an answer grows. Raises StoreGoneError where there is no such message."""
         with self._write() as db:
             changed = db.execute(
                 "UPDATE messages SET content = ?, reasoning = ?, stats = ?, finish_reason = ? WHERE id = ?",
                 (pack(content), pack(reasoning), pack_json(stats), finish_reason, message_id),
             )
             if not changed.rowcount:
-                raise StoreError(f"There is no saved message number {message_id}.")
+                raise _no_message(message_id)
             db.execute(
                 "UPDATE sessions SET updated = ? WHERE id = (SELECT session_id FROM messages WHERE id = ?)",
                 (time.time(), message_id),
@@ -182,7 +184,7 @@ class Store:
             ).fetchall()
             ids = [i for (i,) in found]
             if message_id not in ids:
-                raise StoreError(f"There is no saved message number {message_id}.")
+                raise _no_message(message_id)
             end = ids[min(max(ids.index(message_id) + by, 0), len(ids) - 1)]
             while (
                 after := db.execute("SELECT MAX(id) FROM messages WHERE parent = ?", (end,)).fetchone()[0]
@@ -218,7 +220,7 @@ class Store:
         if message_id is not None:
             place = next((place for place, row in enumerate(rows) if row.id == message_id), None)
             if place is None:
-                raise StoreError(f"There is no saved message number {message_id} in what is shown.")
+                raise StoreGoneError(f"There is no saved message number {message_id} in what is shown.")
             rows = rows[: place + 1]
         made = self.new_session(facts.model)
         self.describe(made, facts.system, facts.options)
@@ -272,7 +274,11 @@ class Store:
 
 
 def _no_session(session_id: int) -> StoreError:
-    return StoreError(f"There is no saved chat number {session_id}.")
+    return StoreGoneError(f"There is no saved chat number {session_id}.")
+
+
+def _no_message(message_id: int) -> StoreError:
+    return StoreGoneError(f"There is no saved message number {message_id}.")
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:

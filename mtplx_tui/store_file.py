@@ -61,6 +61,10 @@ class StoreCorruptError(StoreError):
     """The file was damaged while it was open. The next start sets it aside."""
 
 
+class StoreGoneError(StoreError):
+    """There is no such chat or message: it was deleted, perhaps by another program."""
+
+
 class StoreUnavailableError(StoreError):
     """The file can not be opened, read or written."""
 

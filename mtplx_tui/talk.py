@@ -95,7 +95,7 @@ class Talk:
         self._bridge.state.own(None)
 
     def resume(self, facts: SessionFacts, rows: list[MessageRow]) -> None:
-        session = SessionRef(facts.model, facts.id, facts.system, dict(facts.options))
+        session = SessionRef(facts.model, facts.id, facts.system, dict(facts.options), facts.title)
         self.conversation = Conversation.resumed(session, rows)
         self._bridge.state.own(None)
 

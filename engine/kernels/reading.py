@@ -19,6 +19,16 @@ POWER_OF_TWO = (
 """2^f for -0.5 <= f <= 0.5, highest power first; Lawson's fit, relative error below 7.5e-8."""
 NEAREST = 1.5 * 2.0**23  # what is added to it rounds a float32 to a whole number, and leaves that in the low bits
 EXPONENT_BITS = 23
+EXPONENT_BIAS = 127.0
+FROM_HALF = (
+    0.4142136637081192,
+    0.9802578415406912,
+    0.3397240751041203,
+    0.07849893992334578,
+    0.013683281778195696,
+    0.0018775766716923167,
+)
+"""2^(f + 1/2) - 1 for -0.5 <= f <= 0.5, lowest power first; minimax, error below 7.5e-8 of 2^(f + 1/2)."""
 LEAST = -126.0  # of exponents of two: the smallest normal number
 FEW = 1500  # numbers, up to which MLX's own exponential is faster
 QUERIES = 128
@@ -61,6 +71,8 @@ def attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float)
     """Causal attention of the last T of S positions, float32, tile by tile, each with a softmax of its own that is put
     right where they are joined (Dao et al. 2022, "FlashAttention", arXiv 2205.14135).
 
+    A tile has a row for each key: MLX takes the largest of each column three times as fast as that of each row.
+
     Args:
         queries: [B, H, T, D]. keys, values: [B, Hk, S, D], H a multiple of Hk.
     Returns:
@@ -72,39 +84,62 @@ def attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float)
     outputs = []
     for start in range(0, length, QUERIES):
         count = min(QUERIES, length - start)
-        rows = grouped[:, :, :, start : start + count].reshape(batch, key_heads, -1, width)
+        columns = grouped[:, :, :, start : start + count].reshape(batch, key_heads, -1, width).swapaxes(-1, -2)
         past, end = before + start, before + start + count
-        seen = mx.tile(mx.tril(mx.ones((count, count), dtype=mx.bool_)), (heads // key_heads, 1))
-        tiles = [_tile(rows, keys[:, :, past:end], values[:, :, past:end], seen)]
+        seen = mx.tile(mx.triu(mx.ones((count, count), dtype=mx.bool_)), (1, heads // key_heads))
+        tiles = [_tile(columns, keys[:, :, past:end], values[:, :, past:end], seen)]
         parts = -(-past * batch * heads * count // SCORES)
         for part in range(parts):
             span = slice(past * part // parts, past * (part + 1) // parts)
-            tiles.append(_tile(rows, keys[:, :, span], values[:, :, span]))
+            tiles.append(_tile(columns, keys[:, :, span], values[:, :, span]))
             if len(tiles) == TILES:
                 tiles = [_joined(tiles)]
-        _, weight, output = _joined(tiles)
-        outputs.append((output / weight).reshape(batch, heads, count, width))
+        _, sums = _joined(tiles)
+        output = sums[:, :, :-1] / sums[:, :, -1:]
+        outputs.append(output.swapaxes(-1, -2).reshape(batch, heads, count, width))
     return mx.concatenate(outputs, axis=2)
 
 
-_Tile = tuple[mx.array, mx.array, mx.array]  # per query: its largest score, sum of weights, weighted sum of values
+_Tile = tuple[mx.array, mx.array]
+"""For each query, a column: its largest score and a half; the weighted sum of values, below it the sum of weights."""
 
 
 def _tile(queries: mx.array, keys: mx.array, values: mx.array, seen: mx.array | None = None) -> _Tile:
-    scores = queries @ keys.swapaxes(-1, -2)
+    scores = keys @ queries
     if seen is not None:
         scores = mx.where(seen, scores, UNSEEN)
-    largest = mx.max(scores, axis=-1, keepdims=True)
-    weights = _exp2(mx.maximum(scores - largest, LEAST))
-    return largest, weights @ mx.ones((keys.shape[2], 1)), weights @ values
+    above = mx.max(scores, axis=-2, keepdims=True) + 0.5
+    weighed = mx.concatenate([values, mx.ones((*values.shape[:-1], 1))], axis=-1)
+    return above, weighed.swapaxes(-1, -2) @ _exp2_and_half(scores - above)
 
 
 def _joined(tiles: list[_Tile]) -> _Tile:
     """The tile of all their keys."""
-    largest, weight, output = (mx.stack(list(parts)) for parts in zip(*tiles, strict=True))
-    most = mx.max(largest, axis=0)
-    share = _exp2(mx.maximum(largest - most, LEAST))
-    return most, mx.sum(share * weight, axis=0), mx.sum(share * output, axis=0)
+    above, sums = (mx.stack(list(parts)) for parts in zip(*tiles, strict=True))
+    most = mx.max(above, axis=0)
+    return most, mx.sum(_exp2_and_half(above - most - 0.5) * sums, axis=0)
+
+
+def _exp2_and_half(x: mx.array) -> mx.array:
+    """2^(x + 1/2) for x <= 0; 0 below 2^-126, and of what is no number.
+
+    The half leaves a mantissa to be made that is at least 1, so that its bits are a whole number that is made like any
+    other: one operation in place of four, 0.45 of the time of `_exp2` behind a `maximum`.
+    """
+    return _bits(x).view(mx.float32)
+
+
+@mx.compile
+def _bits(x: mx.array) -> mx.array:
+    one = float(1 << EXPONENT_BITS)
+    whole = (x + NEAREST) - NEAREST
+    fraction = x - whole
+    square = fraction * fraction
+    a, b, c, d, e, f = (factor * one for factor in FROM_HALF)
+    # In pairs, since MLX makes one operation of no more than eleven that wait for each other; the half rounds.
+    mantissa = ((f * fraction + e) * square + (d * fraction + c)) * square + (b * fraction + (a + 0.5))
+    exponent = (whole + EXPONENT_BIAS) * one
+    return mx.maximum(exponent.astype(mx.int32) + mantissa.astype(mx.int32), 0)
 
 
 def _exp2(x: mx.array) -> mx.array:

@@ -64,6 +64,22 @@ class SpecModel:
         hidden: mx.array = self._trunk(tokens, state.trunk)
         return hidden
 
+    def embed(self, tokens: mx.array) -> mx.array:
+        """[B, T] -> [B, T, H], what the trunk's first layer is given."""
+        x: mx.array = self._embed(tokens)
+        return x
+
+    def through(self, place: int, x: mx.array, state: ModelState) -> mx.array:
+        """One layer of the trunk; all of them, with `embed` in front and `normed` behind, are `hidden`."""
+        cache = state.trunk[place]
+        output: mx.array = self._trunk.layers[place](x, cache.make_mask(x.shape[1]), cache)
+        return output
+
+    def normed(self, x: mx.array) -> mx.array:
+        """The trunk's final norm."""
+        hidden: mx.array = self._trunk.norm(x)
+        return hidden
+
     def logits(self, hidden: mx.array) -> mx.array:
         """[B, T, H] -> [B, T, V] float32."""
         logits: mx.array = self._lm_head(hidden)

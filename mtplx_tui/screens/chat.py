@@ -95,8 +95,10 @@ class ChatScreen(Room):
         self.call_after_refresh(self.figures.draw)
 
     def subject(self) -> str:
-        prompts = self.talk.conversation.prompts()
-        return one_line(prompts[0].strip()[:200].split("\n")[0], self.services.glyphs) if prompts else "new chat"
+        conversation = self.talk.conversation
+        titles = [conversation.session.title, *conversation.prompts()[:1]]
+        title = next((title.strip()[:200].split("\n")[0] for title in titles if title), "new chat")
+        return one_line(title, self.services.glyphs)
 
     def note(self) -> Line:
         return self.figures.note()
@@ -307,6 +309,8 @@ class ChatScreen(Room):
             chosen = await self.app.push_screen_wait(SessionsScreen(rows, self.services))
             if chosen is not None:
                 await self.saved.open(chosen)
+            elif not await self.saved.reread():
+                self.action_new_session()  # it was deleted there, and what is shown would go on as if it were kept
         except StoreError as error:
             self.say(str(error), "error")
 

@@ -9,7 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from mtplx_tui.screens.ask import line_box
+from mtplx_tui.glyphs import clean
+from mtplx_tui.screens.ask import LINE_KEYS, LineInput, box_of, glyphs_of
 
 
 class EditScreen(ModalScreen[bool]):
@@ -30,9 +31,9 @@ class EditScreen(ModalScreen[bool]):
         self._take = take
 
     def compose(self) -> ComposeResult:
-        with line_box(self._title):
+        with box_of(self._title, LINE_KEYS, self.app):
             yield Static(self._allowed, id="allowed", markup=False)
-            yield Input(self._text, id="line", compact=True)
+            yield LineInput(self._text, id="line", compact=True)
             yield Static("", id="reason", markup=False)
 
     @on(Input.Submitted)
@@ -42,4 +43,8 @@ class EditScreen(ModalScreen[bool]):
         if reason is None:
             self.dismiss(True)
         else:
-            self.query_one("#reason", Static).update(reason)
+            self.refuse(reason)
+
+    def refuse(self, reason: str) -> None:
+        """Say why a value can not be; the words may be a server's."""
+        self.query_one("#reason", Static).update(clean(reason, glyphs_of(self.app)))

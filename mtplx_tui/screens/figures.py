@@ -34,6 +34,7 @@ class Figures:
         self._transcript = screen.query_one(Transcript)
         self._drawn_at = 0.0
         self._drawn: object = None
+        self._problem: str | None = None
         self._stale = True
 
     def update(self, news: bool, ended: bool) -> None:
@@ -42,6 +43,10 @@ class Figures:
         recorder = services.recorder
         facts = (services.link.state, services.bridge.state.stage, services.server_line(), recorder.problem,
                  recorder.saved_at, self._talk.phase, self._transcript.following)  # fmt: skip
+        if recorder.problem != self._problem:
+            self._problem = recorder.problem
+            if recorder.problem is not None:  # a narrow screen has no panel, in which it would stand
+                self._screen.notify(recorder.problem, severity="error", markup=False)
         self._stale = self._stale or news or services.bridge.state.busy
         if ended or facts != self._drawn or (self._stale and time.monotonic() - self._drawn_at >= FIGURES_S):
             self._drawn = facts

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import ClassVar
 
 from mtplx_tui.bridge import Pulled
@@ -65,7 +66,10 @@ class JobRoom(PageRoom):
 
     def subject(self) -> str:
         job = self.job
-        return "" if job is None else f"{' '.join(job.arguments[:2])}: {job.state}, {seconds(job.seconds)}"
+        if job is None:
+            return ""
+        command = takewhile(lambda argument: not argument.startswith("-"), job.arguments)
+        return f"{' '.join(command)}: {job.state}, {seconds(job.seconds)}"
 
     def figures_help(self) -> Sequence[tuple[str, str]]:
         return self.FIGURES

@@ -6,7 +6,6 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
@@ -14,6 +13,7 @@ from textual.widgets.option_list import Option
 
 from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.spans import fit, plain
+from mtplx_tui.screens.ask import LineInput, box_of
 
 SHOWN = 200
 ROW = 72
@@ -37,11 +37,8 @@ class PickScreen(ModalScreen[str | None]):
         self._found: list[str] = []
 
     def compose(self) -> ComposeResult:
-        box = Vertical(id="box")
-        box.border_title = self._title
-        box.border_subtitle = "type to narrow, Enter takes it, Esc"
-        with box:
-            yield Input(id="line", compact=True)
+        with box_of(self._title, "type to narrow, Enter takes it, Esc", self.app):
+            yield LineInput(id="line", compact=True)
             yield OptionList(id="list", markup=False)
 
     def on_mount(self) -> None:
@@ -60,6 +57,8 @@ class PickScreen(ModalScreen[str | None]):
         for text in self._found:
             row = plain(fit(((one_line(text, self._glyphs), ""),), ROW, self._glyphs.ellipsis))
             options.add_option(Option(Content(row)))
+        if not self._found:
+            options.add_option(Option("Nothing here has that in it.", disabled=True))
         options.highlighted = 0 if self._found else None
 
     def action_move(self, by: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from mtplx_tui.store import MessageRow, SessionFacts, Store
+from mtplx_tui.store import MessageRow, SessionFacts, Store, StoreGoneError
 from mtplx_tui.talk import resumed_blocks
 from mtplx_tui.widgets.blocks import Answer, Block, UserMessage, Welcome
 from mtplx_tui.widgets.tool_card import ToolCard
@@ -30,6 +30,17 @@ class SavedChats:
     async def load(self, session_id: int) -> tuple[SessionFacts, list[MessageRow]]:
         """A chat as it is saved."""
         return await self.call(lambda store: (store.facts(session_id), store.messages(session_id)))
+
+    async def reread(self) -> bool:
+        """Take in the name that the chat which is shown has now; False where it was deleted."""
+        session = self._chat.talk.conversation.session
+        if (number := session.id) is not None:
+            try:
+                session.title = (await self.call(lambda store: store.facts(number))).title
+            except StoreGoneError:
+                return False
+            self._chat.draw_top()
+        return True
 
     async def open(self, session_id: int, place: int | None = None) -> None:
         """Show a saved chat and go on with it; `place` is the message to choose."""

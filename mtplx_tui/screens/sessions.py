@@ -1,4 +1,4 @@
-"""The list of saved chats: find one, go on with it, name it, write it to a file, delete it."""
+"""The list of saved chats: find one, go on with it or with a copy, name it, write it to a file, delete it."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from typing import ClassVar, TypeVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import OptionList
@@ -17,12 +16,15 @@ from textual.widgets.option_list import Option
 from mtplx_tui import paths
 from mtplx_tui.charts.waterfall import fit
 from mtplx_tui.glyphs import one_line
-from mtplx_tui.screens.ask import AskScreen, SureScreen
+from mtplx_tui.screens.ask import AskScreen, SureScreen, box_of
 from mtplx_tui.services import Services
 from mtplx_tui.session_export import Form, write
 from mtplx_tui.store import SessionRow, Store, StoreError
 
 T = TypeVar("T")
+
+TITLE, MODEL = 32, 17
+"""Cells of a row's title and of its model's name."""
 
 
 class SessionsScreen(ModalScreen[int | None]):
@@ -33,6 +35,7 @@ class SessionsScreen(ModalScreen[int | None]):
         Binding("escape,ctrl+o", "dismiss(None)", "close", show=False),
         Binding("slash", "search", "search", show=False),
         Binding("r", "rename", "rename", show=False),
+        Binding("b", "fork", "go on in a copy", show=False),
         Binding("m", "export('md')", "write as Markdown", show=False),
         Binding("s", "export('json')", "write as JSON", show=False),
         Binding("d", "delete", "delete", show=False),
@@ -45,10 +48,9 @@ class SessionsScreen(ModalScreen[int | None]):
         self._sought = ""
 
     def compose(self) -> ComposeResult:
-        box = Vertical(id="box")
-        box.border_title = "saved chats"
-        box.border_subtitle = "Enter opens  / search  r rename  m Markdown  s JSON  d delete  Esc"
-        with box:
+        with box_of(
+            "saved chats", "Enter opens  / find  r rename  b fork  m Markdown  s JSON  d delete  Esc", self.app
+        ):
             yield OptionList(id="list", markup=False)
 
     def on_mount(self) -> None:
@@ -71,8 +73,9 @@ class SessionsScreen(ModalScreen[int | None]):
     def _label(self, row: SessionRow) -> str:
         glyphs = self._services.glyphs
         when = f"{datetime.fromtimestamp(row.updated):%Y-%m-%d %H:%M}"
-        title = fit(one_line(row.title, glyphs) or "(no message yet)", 38, glyphs)
-        return f"{when}  {title}  {row.messages:>3}  {one_line(row.model, glyphs)}"
+        title = fit(one_line(row.title, glyphs) or "(no message yet)", TITLE, glyphs)
+        model = fit(one_line(row.model.rpartition("/")[2], glyphs), MODEL, glyphs)
+        return f"{when}  {title}  {row.messages:>3}  {model}"
 
     @property
     def _chosen(self) -> SessionRow | None:
@@ -101,11 +104,19 @@ class SessionsScreen(ModalScreen[int | None]):
             await self._again()
 
     @work(exclusive=True)
+    async def action_fork(self) -> None:
+        row = self._chosen
+        if row is not None and (made := await self._do(lambda store: store.fork(row.id))) is not None:
+            self.notify(f"This is chat {made} now, a copy; chat {row.id} stays as it was.", markup=False)
+            self.dismiss(made)
+
+    @work(exclusive=True)
     async def action_delete(self) -> None:
         row = self._chosen
         if row is None:
             return
-        title = one_line(row.title, self._services.glyphs)[:40]
+        glyphs = self._services.glyphs
+        title = fit(one_line(row.title, glyphs), TITLE, glyphs).rstrip()
         if await self.app.push_screen_wait(SureScreen(f"Delete chat {row.id}, {title!r}, with all its messages?")):
             await self._do(lambda store: store.delete(row.id))
             await self._again()

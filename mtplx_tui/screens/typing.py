@@ -9,9 +9,10 @@ from mtplx_tui import attachments, paths, slash
 from mtplx_tui.attachments import AttachError
 from mtplx_tui.charts.numbers import count
 from mtplx_tui.editor import EditorError, edited
-from mtplx_tui.options_of_chat import OptionError, changed, in_words
+from mtplx_tui.options_of_chat import OptionError, changed
 from mtplx_tui.rooms import TABS
 from mtplx_tui.screens.ask import AskScreen
+from mtplx_tui.screens.chat_settings import ChatSettings
 from mtplx_tui.screens.pick import PickScreen
 from mtplx_tui.session_export import Form, write
 from mtplx_tui.store import StoreError
@@ -121,6 +122,7 @@ class Typing:
             return
         number = session.id
         await self._chat.saved.call(lambda store: store.rename(number, name))
+        await self._chat.saved.reread()
         self._chat.say(
             f"This chat is called {name!r} now." if name else "This chat is called by its first question now."
         )
@@ -132,19 +134,18 @@ class Typing:
         name, _, value = argument.partition(" ")
         session = self._chat.talk.conversation.session
         if not name:
-            own = in_words(session.system, session.options)
-            self._chat.say(f"This chat has {own}." if own else "This chat has the model's own settings.")
+            await ChatSettings(self._chat, self).ask()
             return
         try:
             session.options = changed(session.options, name, value.strip())
         except OptionError as error:
             self._chat.say(str(error), "error")
             return
-        await self._keep(f"{name} is {value.strip()} in this chat." if value.strip() else f"{name} is the model's own.")
+        await self.keep(f"{name} is {value.strip()} in this chat." if value.strip() else f"{name} is the model's own.")
 
     async def system(self, text: str) -> None:
         self._chat.talk.conversation.session.system = text
-        await self._keep("The system prompt holds from the next message on." if text else "There is no system prompt.")
+        await self.keep("The system prompt holds from the next message on." if text else "There is no system prompt.")
 
     async def think(self, word: str) -> None:
         if word not in ("on", "off"):
@@ -153,7 +154,7 @@ class Typing:
         session = self._chat.talk.conversation.session
         kept = {name: value for name, value in session.options.items() if name != "thinking"}
         session.options = kept if word == "on" else kept | {"thinking": False}
-        await self._keep("The model may think first." if word == "on" else "The model answers without thinking.")
+        await self.keep("The model may think first." if word == "on" else "The model answers without thinking.")
 
     async def tools(self, argument: str) -> None:
         """Turn the tools of this chat on, with a folder that the model may ask to read from, or off."""
@@ -161,7 +162,7 @@ class Typing:
         kept = {name: value for name, value in session.options.items() if name != "tools"}
         if argument == "off":
             session.options = kept
-            await self._keep("The model has no tools in this chat.")
+            await self.keep("The model has no tools in this chat.")
             return
         if not argument:
             question = "folder whose files the model may ask to read; empty: no files"
@@ -176,13 +177,14 @@ class Typing:
             return
         session.options = {**kept, "tools": {"folder": str(folder) if folder else None}}
         where = f" and read files of {folder}" if folder else ""
-        await self._keep(f"The model may calculate, see the time{where}; each call asks you. /tools off ends it.")
+        await self.keep(f"The model may calculate, see the time{where}; each call asks you. /tools off ends it.")
 
     def _folder(self) -> str:
         toolbox = self._chat.talk.toolbox
         return str(toolbox.folder) if toolbox and toolbox.folder else ""
 
-    async def _keep(self, said: str) -> None:
+    async def keep(self, said: str) -> None:
+        """Save what this chat has of its own, and say so. Raises StoreError."""
         session = self._chat.talk.conversation.session
         if session.id is not None:
             number, system, options = session.id, session.system, dict(session.options)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.frames import framed
-from mtplx_tui.layout.spans import Line, Span, cells, fit, merge, plain, wrap
+from mtplx_tui.layout.spans import Line, Span, cells, fit, merge, plain, width_of, wrap
 from mtplx_tui.saved_settings import in_words
 from mtplx_tui.settings_page.desk import Entry
 from mtplx_tui.settings_page.view import KEYS, SettingsView
@@ -79,8 +79,12 @@ def _about(view: SettingsView, width: int, height: int, glyphs: Glyphs) -> list[
         first, *rest = wrap([(one_line(text, glyphs), "")], width - 10)
         lines += [merge([(f"{name:<10}", "muted"), *first]), *(merge([(" " * 10, ""), *line]) for line in rest)]
     if len(lines) > height:
-        cut = fit(lines[height - 1], width - 1 - len(glyphs.ellipsis), "")
-        lines = [*lines[: height - 1], merge([*cut, (f" {glyphs.ellipsis}", "")])]
+        last, mark = lines[height - 1], f" {glyphs.ellipsis}"
+        if width_of(last) + cells(mark) <= width:
+            last = merge([*last, (mark, "")])
+        else:
+            last = fit(merge([*last, (" " * width, "")]), width, glyphs.ellipsis)
+        lines = [*lines[: height - 1], last]
     return lines
 
 

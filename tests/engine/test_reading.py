@@ -87,6 +87,14 @@ def test_attention_with_scores_that_exp_could_not_hold() -> None:
     assert np.abs(double(ours) - attention(queries, keys, values, 1.0)).max() < 1e-2  # scores of 10,000 are off by 1e-3
 
 
+@pytest.mark.parametrize("where", ["queries", "keys", "values"])
+def test_what_is_no_number_is_not_hidden_from_those_who_see_it(where: str) -> None:
+    arrays = {"queries": random(4, 1, 1, 200, 4), "keys": random(5, 1, 1, 500, 4), "values": random(6, 1, 1, 500, 4)}
+    arrays[where][0, 0, 150 if where == "queries" else 450] = np.nan
+    ours = double(reading.attention(*(mx.array(arrays[name]) for name in ("queries", "keys", "values")), 0.5))[0, 0]
+    assert np.isnan(ours[[150] if where == "queries" else range(150, 200)]).all()
+
+
 @pytest.fixture(scope="module")
 def spec() -> SpecModel:
     return DirectEngine(EngineConfig(cache_bytes=0)).loaded.spec

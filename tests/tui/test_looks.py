@@ -4,6 +4,7 @@
 An app is started once for a way to draw, and walks through the rooms: starts are what costs time.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,29 @@ from typing import Any
 import pytest
 from helpers import ask, chat, composer, shown, until
 from pytest_textual_snapshot import SVGImageExtension
+from rich.segment import Segment
 from scripted_handle import Play, ScriptedHandle
 from syrupy.assertion import SnapshotAssertion
 from test_models import COMING, OTHER, ROWS
 from test_runs import keep, speed, tuning
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from engine.events import SpanKind
 from mtplx_tui.app import MtplxApp
+from mtplx_tui.glyphs import ASCII, mask
 from mtplx_tui.layout.spans import width_of
 from mtplx_tui.machine import Machine
 from mtplx_tui.models_page.downloads import Download
+from mtplx_tui.rooms import TABS
 from mtplx_tui.runs.job import Job
 from mtplx_tui.screens import dashboard, models
 from mtplx_tui.screens.bench import BenchScreen
+from mtplx_tui.screens.chat import ChatScreen
 from mtplx_tui.screens.models import ModelsScreen
 from mtplx_tui.screens.page import PageScreen
+from mtplx_tui.screens.page_room import PageRoom
+from mtplx_tui.screens.room import Room
 from mtplx_tui.screens.settings import SettingsScreen
 from mtplx_tui.screens.tune import TuneScreen
 from mtplx_tui.widgets.lines import Lines
@@ -93,7 +101,7 @@ async def in_help(pilot: Pilot[None], app: MtplxApp, _: ScriptedHandle) -> None:
 
 async def in_dashboard(pilot: Pilot[None], app: MtplxApp, _: ScriptedHandle) -> None:
     await pilot.press("escape", "f3")
-    await until(pilot, lambda: "api:claude" in page(app))
+    await until(pilot, lambda: "api:cl" in page(app))
 
 
 async def in_models(pilot: Pilot[None], app: MtplxApp, _: ScriptedHandle) -> None:
@@ -138,15 +146,77 @@ ROOMS: dict[str, Scene] = {
 }  # fmt: skip
 
 
+ROOMY = (250, 90)
+"""A terminal in which nothing is cut."""
+WORD = re.compile(r"[^\W\d_]{2,}")
+SHORT = {tab.short for tab in TABS}
+"""Words that are others' beginnings by intent."""
+
+
+def drawn(app: MtplxApp) -> list[str]:
+    """The lines of what is uppermost: of a box its own, without the room behind it."""
+    lines = [strip.text for strip in app.screen._compositor.render_strips()]
+    for box in app.screen.query("#box"):
+        x, y, width, height = box.region
+        lines = [Strip([Segment(line)]).crop(x, x + width).text for line in lines[y : y + height]]
+    return lines
+
+
+def cut_words(narrow: list[str], roomy: list[str], ellipsis: str) -> list[str]:
+    """Lines with a word that is the beginning of one in the roomy terminal, and that no ellipsis follows."""
+    whole = set(WORD.findall("\n".join(roomy))) | SHORT
+    return [
+        f"{word[0]!r} in {line!r}"
+        for line in narrow
+        for word in WORD.finditer(line)
+        if word[0] not in whole
+        and not line.startswith(ellipsis, word.end())
+        and any(other.startswith(word[0]) for other in whole)
+    ]
+
+
+def test_a_cut_word_is_found_and_one_with_an_ellipsis_is_none() -> None:
+    roomy = ["acceptance of drafts by depth"]
+    assert cut_words(["│acceptanc│", "acceptance"], roomy, "…") == ["'acceptanc' in '│acceptanc│'"]
+    assert cut_words(["acceptanc… of", "acceptance by"], roomy, "…") == []
+
+
+async def redrawn(pilot: Pilot[None], app: MtplxApp, size: tuple[int, int]) -> None:
+    """Have the rooms below what is uppermost drawn too, which they else are at some later beat."""
+    for room in app._background_screens:
+        if isinstance(room, Room):
+            await until(pilot, lambda room=room: room.query_one("#top").size.width == size[0])  # type: ignore[misc]
+            room.draw_top()
+            if isinstance(room, PageRoom):
+                room.draw()
+            elif isinstance(room, ChatScreen):
+                room.figures.draw()
+    await pilot.pause()
+
+
 async def pictures(app: MtplxApp, handle: ScriptedHandle, rooms: dict[str, Scene]) -> dict[str, str]:
-    """A walk through rooms: the picture of each at both sizes."""
+    """A walk through rooms and what opens above them: the picture of each at both sizes.
+
+    Nothing is cut without an ellipsis, and what others wrote does not reach the terminal as it is.
+    """
+    glyphs = app.services.glyphs
     taken = {}
     async with app.run_test(size=SIZES[0]) as pilot:
         for room, scene in rooms.items():
             await scene(pilot, app, handle)
+            await pilot.resize_terminal(*ROOMY)
+            await pilot.pause()
+            roomy = drawn(app)
             for size in SIZES:
                 await pilot.resize_terminal(*size)
                 await pilot.pause()
+                await redrawn(pilot, app, size)
+                now = drawn(app)
+                cut = cut_words(now, roomy, glyphs.ellipsis)
+                assert not cut, f"{room} {size}: {cut[:3]}"
+                assert now == [mask(line) for line in now], f"{room} {size}: what others wrote"
+                odd = [] if glyphs is not ASCII else [line for line in now if not line.isascii()]
+                assert not odd, f"{room} {size}: {odd}"
                 for lines in app.screen.query(Lines):
                     wide = [line for line in lines._lines if width_of(line) > max(lines.size.width, 0)]
                     assert not lines.size.width or not wide, f"{room} {size}: {wide[:3]}"

@@ -9,8 +9,9 @@ import pytest
 from scripted_handle import Clock, Play, ScriptedHandle
 
 from engine.request import Request
-from mtplx_tui.recorder import Recorder, SessionRef, TurnRecord
+from mtplx_tui.recorder import MessageRef, Recorder, ResultRecord, SessionRef, TurnRecord
 from mtplx_tui.store import MessageRow, Store
+from mtplx_tui.tools.calls import ToolCall
 
 
 def wait(true: Callable[[], object]) -> None:
@@ -107,6 +108,41 @@ def test_a_locked_store_is_said_and_everything_is_saved_once_it_is_free(
     other.close()
     wait(lambda: recorder.problem is None and len(rows(store)) == 2 and rows(store)[1].finish_reason)
     assert [row.content for row in rows(store)] == ["kept", "all of it"]
+
+
+@pytest.mark.parametrize("said_first", ["nothing", "half", "all"])
+def test_a_chat_that_was_deleted_meanwhile_goes_on_as_another_and_holds_up_no_other(
+    said_first: str, store: Store, recorder: Recorder, begin: Callable[..., tuple[TurnRecord, Play]]
+) -> None:
+    session = SessionRef("demo-13m", system="be brief")
+    first, play = begin("one", session)
+    if said_first != "nothing":
+        play.say("half")
+        wait(lambda: [row.content for row in rows(store)] == ["one", "half"])
+    if said_first == "all":
+        play.finish()
+        wait(lambda: first.over)
+    wait(lambda: session.id is not None and store.messages(session.id))
+    store.delete(session.id or 0)
+    if said_first == "all":
+        _, play = begin("two", session)
+    play.say(" more").finish()
+    wait(lambda: rows(store) and rows(store)[-1].finish_reason)
+    kept = {"nothing": ["one", " more"], "half": ["one", "half more"], "all": ["two", " more"]}
+    assert [row.content for row in rows(store)] == kept[said_first]
+    assert [store.facts(row.id).system for row in store.sessions()] == ["be brief"]
+    begin("other", SessionRef("demo-13m"))[1].say("ok").finish()
+    wait(lambda: len(rows(store)) == 4)
+    assert recorder.problem is None
+
+
+def test_the_result_of_a_call_is_saved_though_its_chat_was_deleted(store: Store, recorder: Recorder) -> None:
+    session, call = SessionRef("demo-13m", store.new_session("demo-13m")), ToolCall("c1", "time", "{}")
+    store.delete(session.id or 0)
+    call.end("done", "16:02")
+    recorder.start(ResultRecord(session, call, MessageRef(7), MessageRef()))
+    wait(lambda: rows(store))
+    assert [(row.role, row.content) for row in rows(store)] == [("tool", "16:02")]
 
 
 def test_reads_come_after_what_is_to_be_saved(

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import until, write
+from helpers import ask, lines, until, write
+from scripted_handle import ScriptedHandle
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -79,6 +80,24 @@ async def test_rename(make_app: MakeApp, store: Store, three: list[int]) -> None
         assert store.facts(three[2]).title == "night birds"
 
 
+async def test_a_new_name_of_the_chat_that_is_shown_stands_above_it(make_app: MakeApp, three: list[int]) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await enter(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: "owls" in lines(app, "top"))
+        for name in ("night birds", "day birds"):
+            await enter(pilot)
+            await pilot.press("r")
+            await until(pilot, lambda: isinstance(app.screen, AskScreen))
+            await pilot.press("ctrl+u")
+            await write(pilot, name)
+            await pilot.press("enter")
+            await until(pilot, lambda name=name: isinstance(app.screen, SessionsScreen) and name in labels(app))  # type: ignore[misc]
+            await pilot.press("escape")
+            await until(pilot, lambda name=name: f" {name} " in lines(app, "top"))  # type: ignore[misc]
+
+
 async def test_delete_asks_first(make_app: MakeApp, store: Store, three: list[int]) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -90,6 +109,38 @@ async def test_delete_asks_first(make_app: MakeApp, store: Store, three: list[in
             await until(pilot, lambda: isinstance(app.screen, SessionsScreen))
             await until(pilot, lambda left=left: app.screen.query_one(OptionList).option_count == left)
         assert [row.id for row in store.sessions()] == [three[1], three[0]]
+
+
+async def test_when_the_chat_that_is_shown_is_deleted_a_new_one_begins_and_is_saved(
+    make_app: MakeApp, handle: ScriptedHandle, store: Store, three: list[int]
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await enter(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.chat.talk.conversation.session.id == three[2])
+        await enter(pilot)
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, SureScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(app.screen, SessionsScreen) and "owls" not in labels(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.chat.talk.conversation.session.id is None)
+        assert "owls" not in app.chat.transcript.text
+        (await ask(pilot, handle, "and newts?")).prefill().say("wet").finish()
+        await until(pilot, lambda: app.chat.talk.conversation.session.id)
+    newest = store.sessions()[0]
+    assert (newest.title, newest.messages) == ("and newts?", 2)
+
+
+async def test_fork_goes_on_in_a_copy(make_app: MakeApp, store: Store, three: list[int]) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await enter(pilot)
+        await pilot.press("down", "b")
+        await until(pilot, lambda: app.chat.talk.conversation.session.id not in (None, *three))
+        assert "about [bears]: nothing" in app.chat.transcript.text
+    assert [row.messages for row in store.sessions()] == [2] * 4
 
 
 async def test_export_in_both_forms(

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import ask, chat, composer, until, write
+from helpers import ask, chat, composer, lines, until, write
 from scripted_handle import ScriptedHandle
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from mtplx_tui.app import MtplxApp
 from mtplx_tui.editor import EditorError, edited
 from mtplx_tui.screens.dashboard import DashboardScreen
+from mtplx_tui.screens.edit import EditScreen
 from mtplx_tui.screens.pick import PickScreen
 from mtplx_tui.store import Store
 
@@ -59,8 +61,6 @@ async def test_commands_are_never_sent_and_an_unknown_one_is_said(make_app: Make
     async with app.run_test(size=(80, 24)) as pilot:
         await command(pilot, "/frobnicate now")
         await until(pilot, said(app, "no such command"))
-        await command(pilot, "/set")
-        await until(pilot, said(app, "model's own settings"))
         assert handle.requests == []
 
 
@@ -87,6 +87,40 @@ async def test_settings_and_system_prompt_of_a_chat(make_app: MakeApp, handle: S
         await command(pilot, "/set temperature")
         await until(pilot, lambda: store.facts(1).options == {})
         assert store.facts(1).system == "Be brief."
+
+
+async def test_the_list_of_a_chats_settings_shows_what_holds_and_changes_it(
+    make_app: MakeApp, handle: ScriptedHandle
+) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        session = chat(app).talk.conversation.session
+
+        async def listed() -> str:
+            await until(pilot, lambda: isinstance(app.screen, PickScreen) and app.screen._found)
+            assert isinstance(app.screen, PickScreen)
+            return "\n".join(app.screen._found)
+
+        await command(pilot, "/set")
+        assert "the model's own" in await listed()
+        await write(pilot, "temperature")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen) and app.focused)
+        await write(pilot, "9")
+        await pilot.press("enter")
+        await until(pilot, lambda: "from 0 to 2" in str(app.screen.query_one("#reason", Static).content))
+        await pilot.press("ctrl+u")
+        await write(pilot, "0.2")
+        await pilot.press("enter")
+        assert "temperature         0.2" in await listed()
+        await write(pilot, "thinking")
+        await pilot.press("enter")
+        await until(pilot, lambda: session.options == {"temperature": 0.2, "thinking": False})
+        assert "thinking            off" in await listed()
+        await write(pilot, "system")
+        await pilot.press("enter")
+        await until(pilot, lambda: composer(app).text == "/system ")
+        assert handle.requests == []
 
 
 async def test_a_file_becomes_a_chip_and_is_sent_whole(
@@ -136,6 +170,7 @@ async def test_a_chat_is_named_exported_and_copied_to_another(
         await until(pilot, lambda: chat(app).talk.turn is None and store.messages(1)[-1].finish_reason)
         await command(pilot, "/rename my chat")
         await until(pilot, lambda: store.facts(1).title == "my chat")
+        await until(pilot, lambda: " my chat " in lines(app, "top"))
         await command(pilot, "/export")
         await until(pilot, lambda: list(tmp_path.rglob("my-chat-*.md")))
         await command(pilot, "/fork")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pypdf import PdfWriter
 
 from mtplx_tui.attachments import AttachError, as_sent, read
-from mtplx_tui.options_of_chat import OptionError, changed, in_words
+from mtplx_tui.options_of_chat import OptionError, changed
 from mtplx_tui.slash import COMMANDS, as_message, completed, matching, parse
 
 
@@ -71,10 +71,6 @@ class TestOptions:
     def test_what_can_not_be_is_said(self, name: str, text: str) -> None:
         with pytest.raises(OptionError, match=name):
             changed({}, name, text)
-
-    def test_in_words(self) -> None:
-        assert in_words("", {}) == ""
-        assert in_words("x", {"temperature": 0.2, "thinking": False}) == "temperature 0.2, no thinking, a system prompt"
 
 
 class TestFiles:
