@@ -1,8 +1,9 @@
-"""An engine that says one word at a time at a set pace, whatever the machine could do: what is left is the server."""
+"""An engine that says one word at a time at a set pace, whatever the machine could do: what is left is what is around
+it, a server or a screen."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine.chat import ChatFormat
 from engine.events import (
@@ -28,11 +29,13 @@ class Paced:
 
     Args:
         engine: whose model it says it is; it must be ready, and does nothing. rate: tokens a second.
+        words: what it says, over and over.
     """
 
-    def __init__(self, engine: EngineHandle, rate: float) -> None:
+    def __init__(self, engine: EngineHandle, rate: float, words: Sequence[str] = (WORD,)) -> None:
         self._engine = engine
         self._rate = rate
+        self._words = words
         self._listeners: list[EventSink] = []
         self._running: dict[str, threading.Event] = {}  # set to end a request
 
@@ -87,7 +90,7 @@ class Paced:
         emit(QueuedEvent(request.id, begun, request.source, prompt, wanted, 0))
         emit(PrefillEvent(request.id, begun, prompt - 1, prompt - 1, 0, ""))
         while made < wanted and not over.wait(max(begun + made / self._rate - time.monotonic(), 0.0)):
-            emit(TokenEvent(request.id, time.monotonic(), (0,), (Span("text", WORD),)))
+            emit(TokenEvent(request.id, time.monotonic(), (0,), (Span("text", self._words[made % len(self._words)]),)))
             made += 1
         del self._running[request.id]
         reason: FinishReason = "cancelled" if over.is_set() else "length"

@@ -172,21 +172,14 @@ def suite(
 
 
 @bench.command(epilog=exit_codes.HELP)
-def ui(model: ModelOption = None, as_json: JsonOption = False) -> int:
-    """Time the engine with and without the chat screen drawing its answer."""
-    from mtplx_tui.bench_ui import BenchFailedError, bench_ui
+def ui(model: ModelOption = None, save: SaveOption = None, as_json: JsonOption = False) -> int:
+    """Measure what the screen costs the engine, and how long its user waits, also over a slow line; takes minutes."""
+    _prepare(save)
+    from mtplx_tui.bench_ui.measure import bench_ui
+    from mtplx_tui.bench_ui.result import ui_report
 
-    try:
-        result = bench_ui(model)
-    except BenchFailedError as error:
-        raise common.CommandFailedError(str(error)) from error
-    if as_json:
-        common.print_json(result)
-    else:
-        with_ui, without_ui = result["with_ui_tok_s"]["median"], result["without_ui_tok_s"]["median"]
-        print(f"{with_ui:.1f} tok/s with the screen, {without_ui:.1f} without: {result['ratio']:.1%} of the speed")
-        print(f"the screen takes {result['ui_cpu_share']:.0%} of a core; {len(result['runs'])} pairs of answers")
-    return exit_codes.OK
+    result = bench_ui(model, common.progress)
+    return _give(result, ui_report(result), save, as_json)
 
 
 def _prepare(save: Path | None) -> None:

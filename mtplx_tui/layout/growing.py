@@ -36,6 +36,7 @@ class GrowingMarkdown:
         self._laid = 0  # settled blocks that `_lines` holds
         self._fence: list[Line] = []
         self._prose = GrowingLine("")
+        self._ended: list[Line] | None = None  # the last block's lines, once it is finished and laid out
         self.finished = False
 
     @property
@@ -56,7 +57,9 @@ class GrowingMarkdown:
         """Lines that will not change at this width (the same list each time, grown), and those of the last block."""
         if (width, glyphs) != (self._width, self._glyphs):
             self._width, self._glyphs = width, glyphs
-            self._laid, self._lines, self._fence = 0, [], []
+            self._laid, self._lines, self._fence, self._ended = 0, [], [], None
+        if self._ended is not None:
+            return self._lines, self._ended
         if _PROSE.fullmatch(self._tail) and self._laid == len(self._settled):
             return self._lines, self._after_gap(self._prose.lay_out(self._tail, width))
         tokens = self._parse(self._tail)
@@ -71,7 +74,10 @@ class GrowingMarkdown:
         for block in self._settled[self._laid :]:
             self._lines += self._after_gap(lines_of(parse(block, self._env), width, glyphs))
         self._laid = len(self._settled)
-        return self._lines, self._after_gap(self._last(tokens, width, glyphs))
+        last = self._after_gap(self._last(tokens, width, glyphs))
+        if self.finished:
+            self._ended = last
+        return self._lines, last
 
     def _parse(self, tail: str) -> list[Token]:
         """Definitions of links found in it are not kept: the last may be half an address yet."""

@@ -21,7 +21,8 @@ class GrowingLine:
         self._text = text
         *full, last = wrap([(text[self._start :], self._role)], width, self._keep_indent and not self._start)
         for line in full:
-            self._start += len(plain(line))
+            shown = plain(line)
+            self._start = text.index(shown, self._start) + len(shown)  # an indent as wide as the line is not shown
             while text[self._start] == " ":  # dropped at the break
                 self._start += 1
         self._full += full

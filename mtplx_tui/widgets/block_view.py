@@ -19,7 +19,7 @@ from textual.strip import Strip
 from mtplx_tui.glyphs import Glyphs
 from mtplx_tui.layout.spans import Line, plain
 from mtplx_tui.widgets.blocks import Answer, Block
-from mtplx_tui.widgets.painting import ROLE_CLASSES, Painter
+from mtplx_tui.widgets.painting import Painter
 
 PAGE_BLOCKS = 40
 """Blocks that are laid out at first; older ones follow, as many again, when the view is scrolled to the top."""
@@ -47,8 +47,6 @@ def _mark(top: int, height: int, total: int) -> tuple[int, int]:
 
 class BlockView(ScrollView):
     """Blocks, oldest first. It follows new text until the user scrolls up, and again once back near the bottom."""
-
-    COMPONENT_CLASSES = ROLE_CLASSES
 
     def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -224,8 +222,10 @@ class BlockView(ScrollView):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._painter = None
-        self._strips = [[None] * len(lines) for lines in self._lines]
+        if self._painter is not None and not self._painter.holds():
+            self._painter = None
+            self._strips = [[None] * len(lines) for lines in self._lines]
+            self.refresh()
 
     # Painting
 

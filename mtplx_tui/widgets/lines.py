@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from mtplx_tui.glyphs import Glyphs
 from mtplx_tui.layout.spans import Line, plain
-from mtplx_tui.widgets.painting import ROLE_CLASSES, Painter
+from mtplx_tui.widgets.painting import Painter
 
 
 class Lines(Widget):
@@ -18,7 +18,6 @@ class Lines(Widget):
     It has no border or padding of the style sheet's: those would put every row through Textual's styling again.
     """
 
-    COMPONENT_CLASSES = ROLE_CLASSES
     ALLOW_SELECT = False
 
     def __init__(self, glyphs: Glyphs, *, id: str | None = None) -> None:
@@ -57,8 +56,10 @@ class Lines(Widget):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._painter = None
-        self._strips = []
+        if self._painter is not None and not self._painter.holds():
+            self._painter = None
+            self._strips = []
+            self.refresh()
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows from strips that are kept."""
