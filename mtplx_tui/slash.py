@@ -47,12 +47,15 @@ _NAMES = {command.name: command for command in COMMANDS}
 def parse(text: str) -> tuple[Command | None, str] | None:
     """(the command, its argument) of a message that is one; None for every other message.
 
-    The command is None where there is none of that name. Two slashes begin a message with one.
+    A name may be cut short where only one begins so. The command is None where there is none of that name. Two slashes
+    begin a message with one.
     """
     if not text.startswith("/") or text.startswith("//"):
         return None
     name, _, argument = text[1:].partition(" ")
-    return _NAMES.get(name.strip()), argument.strip()
+    name = name.strip()
+    begun = [command for command in COMMANDS if name and command.name.startswith(name)]
+    return _NAMES.get(name, begun[0] if len(begun) == 1 else None), argument.strip()
 
 
 def as_message(text: str) -> str:

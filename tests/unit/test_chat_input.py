@@ -19,6 +19,8 @@ from mtplx_tui.slash import COMMANDS, as_message, completed, matching, parse
         ("/new", "new", ""),
         ("/rename  my chat ", "rename", "my chat"),
         ("/set temperature 0.2", "set", "temperature 0.2"),
+        ("/exp json", "export", "json"),
+        ("/settings", "settings", ""),
     ],
 )
 def test_a_command_has_a_name_and_an_argument(text: str, name: str, argument: str) -> None:
@@ -34,8 +36,9 @@ def test_any_other_text_is_a_message(text: str) -> None:
     assert matching(text) == []
 
 
-def test_an_unknown_command_is_one_all_the_same() -> None:
-    assert parse("/etc/passwd is a file") == (None, "is a file")
+@pytest.mark.parametrize("text", ["/etc/passwd is a file", "/e is a file", "/ is a file"])
+def test_an_unknown_command_is_one_all_the_same(text: str) -> None:
+    assert parse(text) == (None, "is a file")
 
 
 def test_two_slashes_send_one() -> None:
