@@ -7,6 +7,7 @@ starts the application over saved chats and an engine that only keeps a pace; it
 import asyncio
 import gc
 import json
+import os
 import socket
 import sys
 import tempfile
@@ -155,13 +156,17 @@ class Child:
 
         words = [ANSWER[at : at + TOKEN_CHARACTERS] for at in range(0, len(ANSWER), TOKEN_CHARACTERS)]
         handle = Fixed(Paced(self._engine, RATE, words), 10**6)
-        threading.Thread(target=self._tell, args=(handle,), daemon=True).start()
+        over = threading.Event()
+        threading.Thread(target=self._tell, args=(handle, over), daemon=True).start()
         self._run(handle, Path(store), None)
+        over.set()
         handle.close()
 
-    def _tell(self, handle: Fixed) -> None:
+    def _tell(self, handle: Fixed, over: threading.Event) -> None:
         for _ in self._wire:
             self.say(tokens=handle.tokens)
+        if not over.is_set():
+            os._exit(1)  # the other side is gone, and nobody would end the application
 
     def _run(self, handle: Fixed, file: Path, drive: "Callable[[Pilot[object]], Any] | None") -> None:
         from mtplx_tui.app import MtplxApp
