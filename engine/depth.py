@@ -1,15 +1,16 @@
 """How many tokens to draft in the next step. Plain arithmetic, no mlx."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-SMOOTHING = 0.1  # weight of the newest observation in a running mean
+SMOOTHING = 0.05  # weight of the newest observation in a running mean
+BELIEF = 4  # observations that a guess about a place counts for
 SETTLE = 8  # steps before the first look at another depth
 PROBE_FIRST, PROBE_LAST = 16, 256  # steps between two looks, growing while nothing changes
 PROBE_STEPS = 4
-RECENT = 9  # steps whose median is a depth's cost, so that one slow step decides nothing
+RECENT = 25  # steps from which a depth's cost is taken
+GAIN = 1.01  # times as fast as the present depth must another look, or two that are alike would take turns
 
 
 class DepthPolicy(Protocol):
@@ -18,8 +19,11 @@ class DepthPolicy(Protocol):
     def choose(self, rows: int) -> int:
         """Drafts of the next step of a batch of so many rows."""
 
-    def observe(self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
-        """Take in a step: for each place, rows in which it was judged and in which it was accepted; wall seconds."""
+    def observe(
+        self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float | None
+    ) -> None:
+        """Take in a step: for each place, rows in which it was judged and in which it was accepted; its wall seconds,
+        None where no clean time of this step alone is known."""
 
 
 class FixedDepth:
@@ -31,16 +35,20 @@ class FixedDepth:
     def choose(self, rows: int) -> int:
         return self._depth
 
-    def observe(self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
+    def observe(
+        self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float | None
+    ) -> None:
         pass
 
 
 class CostAwareDepth:
     """The depth with the most tokens a second: (1 + a1 + a1 a2 + ...) / seconds of a step.
 
-    a_i is the running acceptance of place i given that it was judged; seconds are the median of a depth's latest steps
-    with as many rows. A neighbour of the best depth is tried for a few steps now and then, rarer the longer nothing
-    changes. Depth 0 is one of the choices, so that drafting never goes on where it does not pay.
+    a_i is the running acceptance of place i given that it was judged; seconds are the lower quartile of a depth's last
+    steps with as many rows, since whatever else the machine does can only slow a step, and depths are not tried at the
+    same time. A neighbour of the best depth is tried for a few steps now and then, rarer the longer nothing changes; so
+    is any other that was not timed yet, once it looks better by what the others cost. It stays only where it has timed
+    steps. Depth 0 is one of the choices, so that drafting never goes on where it does not pay.
 
     Args:
         deepest: largest depth. start: the first one to use.
@@ -59,19 +67,26 @@ class CostAwareDepth:
     ) -> None:
         self._depths = [depth for depth in range(deepest + 1) if depth not in excluded]
         self._start = start if start in self._depths else self._depths[-1]
-        unknown = [None] * (deepest - len(acceptance))
-        self._acceptance: list[float | None] = [*acceptance[:deepest], *unknown]
+        self._acceptance = [_Acceptance(known, observed=True) for known in acceptance[:deepest]]
         self._batches: dict[int, _Batch] = {}
         self._known = dict(enumerate(seconds[: deepest + 1]))
 
     def choose(self, rows: int) -> int:
         return self._batch(rows).choose()
 
-    def observe(self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float) -> None:
+    def observe(
+        self, rows: int, depth: int, judged: Sequence[int], accepted: Sequence[int], seconds: float | None
+    ) -> None:
         for place, count in enumerate(judged):
             if count:
-                self._acceptance[place] = _mean(self._acceptance[place], accepted[place] / count)
+                self._place(place).add(accepted[place] / count)
         self._batch(rows).observe(depth, seconds, self._tokens())
+
+    def _place(self, place: int) -> "_Acceptance":
+        """What is known of a place; one that was never judged is taken for as good as the one before it."""
+        while place >= len(self._acceptance):
+            self._acceptance.append(_Acceptance(self._acceptance[-1].mean if self._acceptance else 1.0))
+        return self._acceptance[place]
 
     def _batch(self, rows: int) -> "_Batch":
         if rows not in self._batches:
@@ -81,13 +96,25 @@ class CostAwareDepth:
         return self._batches[rows]
 
     def _tokens(self) -> list[float]:
-        """Tokens a step from depth 0 on; a place that was never judged is taken for as good as the one before it."""
+        """Tokens a step from depth 0 on."""
         tokens, chance, latest = [1.0], 1.0, 1.0
-        for known in self._acceptance:
-            latest = latest if known is None else known
+        for place in range(self._depths[-1]):
+            latest = self._acceptance[place].mean if place < len(self._acceptance) else latest
             chance *= latest
             tokens.append(tokens[-1] + chance)
         return tokens
+
+
+class _Acceptance:
+    """A running mean that begins as the plain one, with a guess for its first observations."""
+
+    def __init__(self, guess: float, *, observed: bool = False) -> None:
+        self.mean = guess
+        self._count = round(1 / SMOOTHING) if observed else BELIEF
+
+    def add(self, share: float) -> None:
+        self._count += 1
+        self.mean += max(SMOOTHING, 1 / self._count) * (share - self.mean)
 
 
 class _Batch:
@@ -105,8 +132,8 @@ class _Batch:
     def choose(self) -> int:
         return self.current if self._probe is None else self._probe
 
-    def observe(self, depth: int, seconds: float, tokens: Sequence[float]) -> None:
-        if depth in self._seconds:  # not where a request that has left named its own
+    def observe(self, depth: int, seconds: float | None, tokens: Sequence[float]) -> None:
+        if seconds is not None and depth in self._seconds:  # not where a request that has left named its own
             self._seconds[depth].append(seconds)
         self._left -= 1
         if self._left > 0:
@@ -118,9 +145,20 @@ class _Batch:
 
     def _settle(self, tokens: Sequence[float]) -> None:
         """End a probe: go where the figures point, and look again sooner if that is somewhere new."""
-        best = max(self._depths, key=lambda depth: tokens[depth] / self._cost(depth))
-        self._interval = PROBE_FIRST if best != self.current else min(2 * self._interval, PROBE_LAST)
-        self.current, self._probe, self._left = best, None, self._interval
+        ended, self._probe = self._probe, None
+        tried = [depth for depth in self._depths if self._seconds[depth]]
+        if not tried:
+            self._interval = self._left = min(2 * self._interval, PROBE_LAST)
+            return
+        speed = {depth: tokens[depth] / self._cost(depth) for depth in self._depths}
+        best = max(tried, key=speed.__getitem__)
+        moves = self.current not in tried or speed[best] > GAIN * speed[self.current]
+        self._interval = self._left = PROBE_FIRST if moves else min(2 * self._interval, PROBE_LAST)
+        if moves:
+            self.current = best
+        hoped = max(self._depths, key=speed.__getitem__)
+        if hoped not in (*tried, ended) and speed[hoped] > GAIN * speed[self.current]:
+            self._probe, self._left = hoped, PROBE_STEPS
 
     def _neighbour(self) -> int:
         """The next depth to try: above and below the current one by turns, as far as there is one."""
@@ -130,14 +168,15 @@ class _Batch:
         return self._depths[wanted if 0 <= wanted < len(self._depths) else 2 * place - wanted]
 
     def _cost(self, depth: int) -> float:
-        """Seconds of a step; depths that were not tried lie on a straight line through those that were."""
+        """Seconds of a step; depths that were not tried lie on a straight line through those that were, if any."""
         if self._seconds[depth]:
-            return median(self._seconds[depth])
-        tried = [(d, median(seconds)) for d, seconds in self._seconds.items() if seconds]
+            return _lower_quartile(self._seconds[depth])
+        tried = [(d, _lower_quartile(seconds)) for d, seconds in self._seconds.items() if seconds]
         (low, low_cost), (high, high_cost) = tried[0], tried[-1]
         slope = max(0.0, (high_cost - low_cost) / (high - low)) if high > low else 0.0
         return max(low_cost + slope * (depth - low), 0.1 * low_cost)
 
 
-def _mean(before: float | None, now: float) -> float:
-    return now if before is None else before + SMOOTHING * (now - before)
+def _lower_quartile(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 4]

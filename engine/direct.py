@@ -1,6 +1,7 @@
 """Requests run on the calling thread, for the self-test and the benchmarks: no engine thread, nothing else going on."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from engine import device
 from engine.collect import Answer, Completion
@@ -9,23 +10,38 @@ from engine.events import Event
 from engine.request import SEED_MODULUS, Request
 from engine.times import StepTimes
 
+if TYPE_CHECKING:
+    from engine.models.load import LoadedModel
+
+FLUSH_SECONDS = 60.0  # that writing prefixes to disk may take at the end
+
 
 class DirectEngine:
     """The engine's own runner, turned by hand. Must be used on the thread that made it.
 
-    `on_step` is told where the time of each step went. Raises what loading raises.
+    `on_step` is told where the time of each step went. `loaded` are another one's weights, to be shared. Raises what
+    loading raises.
     """
 
-    def __init__(self, config: EngineConfig, on_step: Callable[[StepTimes], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_step: Callable[[StepTimes], None] | None = None,
+        loaded: "LoadedModel | None" = None,
+    ) -> None:
         device.prepare()
         from engine.grammar import GrammarCompiler
         from engine.models.load import load
         from engine.runner import Runner
 
-        self.loaded = load(config)
+        self.loaded = loaded or load(config)
         self._rule = config.profile.accept
         self._grammars = GrammarCompiler(self.loaded.chat, self.loaded.info.vocab_size)
         self._runner = Runner(self.loaded, config, on_step)
+
+    def close(self) -> None:
+        """Write what the cache's folder does not have yet."""
+        self._runner.close(FLUSH_SECONDS)
 
     def run(
         self, requests: Sequence[Request], on_event: Callable[[Event], None] = lambda event: None

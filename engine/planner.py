@@ -74,8 +74,11 @@ class Planner:
         """Who chooses the depth of the head's drafts."""
         return self._masked if any(row.grammar is not None for row in rows) else self._head
 
-    def observe(self, plan: StepPlan, rows: Sequence[Row], outcomes: Sequence[RowOutcome], seconds: float) -> None:
-        """Take in what a step gave whose rows all were of the policy's own choosing."""
+    def observe(
+        self, plan: StepPlan, rows: Sequence[Row], outcomes: Sequence[RowOutcome], seconds: float | None
+    ) -> None:
+        """Take in what a step gave whose rows all were of the policy's own choosing; its wall seconds, None where no
+        clean time of it alone is known."""
         sources = {outcome.source for outcome in outcomes}
         if len(sources) == 1 and sources != {"grammar"} and all(row.request.depth is None for row in rows):
             policy = self._copied if sources == {"copy"} else self._policy(rows)

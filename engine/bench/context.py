@@ -1,4 +1,5 @@
-"""Reading long prompts: prefill, time to the first token, decoding behind it and memory, against mlx-lm."""
+"""Reading long prompts: prefill, time to the first token, decoding behind it and memory, against mlx-lm; and how soon a
+second turn starts behind one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from engine.bench.receipts import PromptSet, Receipts, receipts
 from engine.bench.report import Report, Table
 from engine.bench.runs import OURS, PEER, Timed, rate, rendered, run, run_peer
 from engine.bench.stats import Spread
+from engine.bench.turns import SecondTurn, room, second_turn
 from engine.config import EngineConfig
 from engine.direct import DirectEngine
 from engine.errors import BadRequestError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from engine.chat import ChatFormat
 
 LENGTHS = (512, 2048, 8192, 16_384)
+LONGEST_TURN = 4096  # of a first turn, whatever lengths are asked for
 DECODED = 32
 REPEATS = 3
 PEER_S = 120.0  # what one run of the peer may take
@@ -57,11 +60,13 @@ class ContextResult:
 
     Attributes:
         prefill_vs_peer: our prefill over mlx-lm's within repeats, by prompt length; None where the peer has none.
+        second_turn: behind a first one of the longest length, up to 4,096 tokens; the only part with caches.
     """
 
     model: str
     costs: tuple[ContextCost, ...]
     prefill_vs_peer: dict[int, Spread | None]
+    second_turn: SecondTurn
     receipts: Receipts
 
 
@@ -81,7 +86,7 @@ def bench_context(
     decoded: int = DECODED,
     repeats: int = REPEATS,
 ) -> ContextResult:
-    """Prompts of each length, read by ours and by mlx-lm in turns, with no cache between the runs.
+    """Prompts of each length, read by ours and by mlx-lm in turns, with no cache between the runs; then a second turn.
 
     A length that does not leave room for `decoded` tokens in the model's context is shortened until it does. Raises
     what loading raises, and BadRequestError for a length that is too short to be measured.
@@ -114,7 +119,10 @@ def bench_context(
             ratios[length] = Spread.of_ratios(
                 [length / each.first_s for each in measured.ours], [length / each.first_s for each in measured.peer]
             )
-    return ContextResult(info.name, tuple(costs), ratios, kept)
+    first = _prompt(chat, text, min(LONGEST_TURN, fitting[-1], room(ours.loaded, decoded)))
+    progress(f"the second turn behind {len(first)} tokens")
+    turn = second_turn(ours.loaded, config, first, decoded, repeats)
+    return ContextResult(info.name, tuple(costs), ratios, turn, kept)
 
 
 def _prompt(chat: "ChatFormat", text: str, length: int) -> tuple[int, ...]:
@@ -188,7 +196,19 @@ def context_report(result: ContextResult) -> Report:
     )
     columns = ("tokens", "engine", "prefill tok/s", "TTFT s", "decode tok/s", "memory MB", "prefill / mlx-lm")
     notes = [f"mlx-lm at {cost.tokens} tokens: n/a, {cost.missing}." for cost in result.costs if cost.missing]
-    title = "Prompts by length, read into empty caches"
-    return Report(
-        f"Context of {result.model}", result.receipts, (Table("context", title, columns, rows),), tuple(notes)
+    notes.append(f"Second turn: {'the same text' if result.second_turn.same_text else 'DIFFERENT TEXTS'} in all three.")
+    tables = (Table("context", "Prompts by length, read into empty caches", columns, rows), _turn(result.second_turn))
+    return Report(f"Context of {result.model}", result.receipts, tables, tuple(notes))
+
+
+def _turn(turn: SecondTurn) -> Table:
+    return Table(
+        "turn",
+        f"The second turn of a conversation, {turn.prompt} tokens behind a first prompt of {turn.first}",
+        ("cached", "tokens reused", "TTFT s", "TTFT / cold"),
+        (
+            ("nothing", 0, turn.cold_s, ""),
+            ("in memory", turn.cached_memory, turn.memory_s, turn.memory_vs_cold),
+            ("on disk, after a restart", turn.cached_disk, turn.disk_s, turn.disk_vs_cold),
+        ),
     )

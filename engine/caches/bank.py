@@ -294,10 +294,10 @@ class Bank:
             folder=None if self._disk is None else str(self._disk.folder),
         )
 
-    def close(self) -> None:
-        """Write what the disk does not have yet, for a moment at most."""
+    def close(self, flush_s: float = FLUSH_SECONDS) -> None:
+        """Write what the disk does not have yet, for so many seconds at most."""
         if self._disk is not None:
-            self._disk.close(FLUSH_SECONDS)
+            self._disk.close(flush_s)
             self._disk = None
 
     def _nodes(self) -> Iterator[Node]:

@@ -153,9 +153,9 @@ def test_a_model_without_recurrent_layers_goes_on_at_any_token(mode: Mode, tmp_p
     draw = random.Random(4)
     first = [*draw.choices(range(250), k=120), tiny_models.EOS, *draw.choices(range(250), k=300), tiny_models.EOS, 1, 2]
     warm.run([Request(tuple(first), GREEDY, max_tokens=2)])
-    for number, place in enumerate((1, 40, 119, 120, 121, 155, 300, 421, 422)):
+    for number, place in enumerate((1, 119, 120, 121, 300, 421, 422)):
         edited = (*first[:place], 255, *draw.choices(range(250), k=40), tiny_models.EOS, 1, 2)
-        request = Request(edited, SEEDED, max_tokens=30, seed=3, depth=3 if mode == "mtp" else None, id=str(number))
+        request = Request(edited, SEEDED, max_tokens=16, seed=3, depth=3 if mode == "mtp" else None, id=str(number))
         (again,), (anew,) = warm.run([request]), cold.run([request])
         assert again.ids == anew.ids, place
         assert again.stats.accepted_by_depth == anew.stats.accepted_by_depth
@@ -184,7 +184,7 @@ def test_caches_cut_at_any_token_are_those_of_a_cold_read(tmp_path: Path) -> Non
 
 def test_batches_of_warm_and_cold_rows_say_what_they_say_alone(warm: DirectEngine, small: DirectEngine) -> None:
     prompts = [chat(warm, LONG[: 200 * n] + "What is 3 + 4?") for n in (1, 2, 3)] * 2
-    requests = [Request(p, SEEDED, max_tokens=24, seed=n, depth=n % 4) for n, p in enumerate(prompts)]
+    requests = [Request(p, SEEDED, max_tokens=16, seed=n, depth=n % 4) for n, p in enumerate(prompts)]
     together = warm.run(requests)
     cold = fresh(small, cache_bytes=0)
     alone = [cold.run([replace(request, id=f"a{n}")])[0] for n, request in enumerate(requests)]

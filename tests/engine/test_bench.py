@@ -147,6 +147,19 @@ def test_context_reads_each_length_and_shortens_what_does_not_fit(tiny: EngineCo
     check_receipts(as_dict(result.receipts), "context")
 
 
+def test_a_second_turn_reuses_the_first_from_memory_and_from_disk_and_says_the_same(tiny: EngineConfig) -> None:
+    result = bench_context(replace(tiny, acceptance=0.9), lengths=(100, 300), decoded=8, repeats=1)
+    turn = result.second_turn
+    assert 250 < turn.first < 300, "as far as the context of 320 goes"
+    assert turn.first < turn.prompt <= 320 - 8
+    assert 0.9 * turn.first < turn.cached_disk <= turn.cached_memory < turn.prompt
+    assert turn.same_text
+    assert turn.disk_vs_cold.median == pytest.approx(turn.disk_s.median / turn.cold_s.median)
+    text = "\n".join(as_text(context_report(result)))
+    assert "on disk, after a restart" in text
+    assert "the same text in all three" in text
+
+
 def test_a_peer_that_would_take_too_long_is_left_out_with_the_reason(
     tiny: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ SAMPLINGS = {
 
 def ask(engine: DirectEngine, prompt: str, sampling: Sampling, **changes: object) -> Request:
     ids = engine.loaded.chat.render([{"role": "user", "content": prompt}])
-    return replace(Request(ids, sampling, max_tokens=48, seed=7), **changes)
+    return replace(Request(ids, sampling, max_tokens=32, seed=7), **changes)
 
 
 def ids(answers: list[Completion]) -> list[tuple[int, ...]]:
@@ -78,7 +78,7 @@ def test_budget_is_kept_and_usage_counts_what_was_delivered(small: DirectEngine,
 
 
 def test_stop_and_budget_inside_one_accepted_block(direct: DirectEngine) -> None:
-    whole = direct.run([ask(direct, PROMPTS[0], SAMPLINGS["greedy"], depth=0)])[0]
+    whole = direct.run([ask(direct, PROMPTS[0], SAMPLINGS["greedy"], depth=0, max_tokens=48)])[0]
     stop = "digit by"
     assert stop in whole.reasoning
     for depth in range(MAX_DEPTH + 1):

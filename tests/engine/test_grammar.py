@@ -13,7 +13,7 @@ from functools import cache
 import mlx.core as mx
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from engine.collect import Completion, complete, complete_all
 from engine.config import EngineConfig
@@ -93,7 +93,7 @@ def eager(direct: DirectEngine, name: str) -> Sampling:
     return Sampling(logit_bias=tuple((t, 5.0) for t in leaning) if ends else ())
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_every_answer_that_ends_is_in_its_grammar(direct: DirectEngine, name: str, count: int) -> None:
     rules: list[AcceptRule] = ["rejection", "block", "coupled"]
@@ -142,7 +142,7 @@ def test_seeded_text_is_the_same_at_every_depth(direct: DirectEngine, name: str,
 def test_a_batch_of_free_and_bound_rows_says_what_each_says_alone(direct: DirectEngine) -> None:
     kinds = [*GRAMMARS, None, None]
     asked = [
-        replace(ask(direct, kind or "json", PROMPTS[n], seed=n, depth=depth, max_tokens=32), **free)
+        replace(ask(direct, kind or "json", PROMPTS[n], seed=n, depth=depth, max_tokens=20), **free)
         for n, kind in enumerate(kinds)
         for depth in (None, 2)[: 1 + n % 2]
         for free in [{} if kind else {"grammar": None}]
@@ -281,7 +281,7 @@ def p_value(counts: Counter[str], expected: dict[str, float]) -> float:
     seen = np.array([*(counts[w] for w in big), total - sum(counts[w] for w in big)])
     wanted = np.array([*(expected[w] * total for w in big), total * (1 - sum(expected[w] for w in big))])
     kept = wanted > 1e-6
-    return float(chi2.sf(((seen - wanted)[kept] ** 2 / wanted[kept]).sum(), kept.sum() - 1))
+    return float(chdtrc(kept.sum() - 1, ((seen - wanted)[kept] ** 2 / wanted[kept]).sum()))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_results_are_printed_as_json_and_saved_in_each_form(tmp_path: Path, caps
     printed = json.loads(said.out)
     assert printed["costs"][0]["tokens"] == 64
     saved = sorted(file.suffix for file in out.iterdir())
-    assert saved == [".csv", ".json", ".md"]
+    assert saved == [".csv", ".csv", ".json", ".md"]
     assert json.loads(next(out.glob("*.json")).read_text()) == printed
     assert all(str(file) in said.err for file in out.iterdir())
 
