@@ -196,7 +196,7 @@ class Talk:
     def stop(self) -> bool:
         """End the running answer after its current step. False where there is nothing the engine has."""
         turn = self.turn
-        if turn is None or turn.phase in (Phase.LOADING, Phase.RENDERING):
+        if turn is None or (turn.record is None and turn.phase in (Phase.LOADING, Phase.RENDERING)):
             return False
         if turn.phase is not Phase.STOPPING:
             turn.phase = Phase.STOPPING

@@ -15,9 +15,8 @@ GC_THRESHOLDS = (20_000, 50, 1_000)
 
 @contextmanager
 def shared_interpreter() -> Iterator[None]:
-    """Tuned inside, as before outside. Enter it once the screens are built: what exists then is never traversed."""
+    """Tuned inside, as before outside. Nothing is collected on entry: the user is about to type."""
     thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
-    collect(freeze=True)
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:

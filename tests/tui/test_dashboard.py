@@ -249,8 +249,8 @@ async def test_enter_shows_what_was_sent_to_the_model_by_token_and_what_the_cach
         await enter(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, PageScreen))
+        await until(pilot, lambda: "6 of 14 tokens" in page(app))
         shown = page(app)
-        assert "6 of 14 tokens" in shown
         before, rest = shown.split("─── 6 from the cache ───\n")
         cached, read = rest.split("─── 8 read anew ───\n")
         assert "drawn      temperature 0.6, top_p 0.95" in before

@@ -8,6 +8,7 @@ import pytest
 from scripted_handle import Clock, Play, ScriptedHandle
 
 from mtplx_tui.bridge import Bridge
+from mtplx_tui.conversation import Phase
 from mtplx_tui.drafts import Draft
 from mtplx_tui.glyphs import UNICODE
 from mtplx_tui.link import LocalLink
@@ -116,3 +117,18 @@ async def test_the_system_prompt_and_the_settings_of_a_session_hold_and_are_kept
     talk.resume(facts, store.messages(facts.id))
     assert "Be brief." in await said(talk, handle, "q2", "a2")
     assert handle.requests[-1].max_tokens == 7
+
+
+async def test_a_question_that_the_engine_has_just_taken_in_is_stopped_there(
+    talk: Talk, handle: ScriptedHandle
+) -> None:
+    """Nothing was heard of it yet; taken for one that is still being read, it would have run on behind one's back."""
+    turn = talk.begin(Draft("q"), user("q"), Answer(UNICODE, live=True))
+    turn.phase = Phase.RENDERING
+    assert not talk.stop(), "the engine does not have it yet"
+    assert await talk.submit(turn) is None
+    assert talk.stop()
+    assert handle.cancelled == [handle.requests[-1].id]
+    finish = talk.take(talk._bridge.pull())
+    assert finish is not None
+    assert finish.reason == "cancelled"
