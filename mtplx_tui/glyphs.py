@@ -66,8 +66,9 @@ def glyph_set(name: GlyphName) -> Glyphs:
 
 
 # C0 and C1 controls (ESC and with it every escape sequence), DEL, line separators, the bidirectional overrides that
-# can show a line in another order than it has, and lone surrogates, which no terminal's encoding can carry.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# can show a line in another order than it has, lone surrogates, which no terminal's encoding can carry, and what stands
+# for a broken character.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffd]")
 
 
 def clean(text: str, glyphs: Glyphs = UNICODE) -> str:

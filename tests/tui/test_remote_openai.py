@@ -139,7 +139,7 @@ def test_a_server_that_went_away_tells_nothing_and_is_found_again(monkeypatch: p
     until(lambda: link.state == "ready" and link.figures is not None, "the server's figures")
     other.close()
     until(lambda: link.state == "loading" and link.figures is None, "its figures are gone with it")
-    assert "reconnecting, no server answers" in link.line
+    until(lambda: "reconnecting, no server answers" in link.line, "what came before was the end of a connection")
     assert [event.stage for event in told if isinstance(event, LoadEvent)] == [
         f"reconnecting to 127.0.0.1:{other.port}"
     ]
