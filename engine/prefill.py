@@ -88,10 +88,7 @@ class Prefill:
         end = min(self.done + most, self.total, *self._stops[:1])
         prompt, top = self.row.request.prompt, self.row.request.prompt_logprobs
         tokens = mx.array([prompt[self.done : end]], dtype=mx.int32)
-        if self._readers is not None and end - self.done >= SHORTEST:
-            hidden = self._readers.read(tokens, self._hidden, self._state)
-        else:
-            hidden = read(self._spec, tokens, self._hidden, self._state)
+        hidden = self._read(tokens)
         self._hidden = hidden[:, -1:]
         mx.eval(self._hidden, self._state.arrays())
         scores = None if top is None else score(self._spec, hidden, prompt[self.done + 1 : end + 1], top)
@@ -100,6 +97,12 @@ class Prefill:
             self._stops.pop(0)
             self._leave_checkpoint()
         return scores
+
+    def _read(self, tokens: mx.array) -> mx.array:
+        """Take [1, T] tokens into the caches: their hiddens, [1, T, H]."""
+        if self._readers is not None and tokens.shape[1] >= SHORTEST:
+            return self._readers.read(tokens, self._hidden, self._state)
+        return read(self._spec, tokens, self._hidden, self._state)
 
     def _leave_checkpoint(self) -> None:
         assert self._bank is not None

@@ -29,7 +29,7 @@ DENSE = 16  # bits, as `rows_cuda` counts those of a dense weight
 FULL = 8  # rows from which on MLX's quantised kernels are made for several
 TOTALS = (4, 8, 12, 16)  # rows in all that a step may be widened to
 CLOSE = 1.15  # of the fastest width's time: a narrower one is as good, and wastes less elsewhere
-REPEATS, ROUNDS = 4, 3
+REPEATS, ROUNDS = 2, 3
 STOCK = "stock"
 SMALL_OUTPUTS, SMALL_PRODUCT = 1200, 1_000_000
 """Rows times outputs, and that times inputs, up to which OpenBLAS multiplies without a copy of the weight where it has

@@ -93,7 +93,7 @@ def eager(direct: DirectEngine, name: str) -> Sampling:
     return Sampling(logit_bias=tuple((t, 5.0) for t in leaning) if ends else ())
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_every_answer_that_ends_is_in_its_grammar(direct: DirectEngine, name: str, count: int) -> None:
     rules: list[AcceptRule] = ["rejection", "block", "coupled"]

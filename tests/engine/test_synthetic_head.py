@@ -17,6 +17,7 @@ from engine.direct import DirectEngine
 from engine.models.probe import agreement
 from engine.models.spec import SpecModel
 from engine.prefill import Prefill
+from engine.readers import read
 from engine.request import MAX_DEPTH, Request, Sampling
 from engine.row import Row
 from engine.step import StepPlan, speculate
@@ -91,13 +92,10 @@ class NoHistory(SpecModel):
 class ForgetsTheBorder(Prefill):
     """Pairs hiddens and tokens inside a chunk only: its last hidden, whose token is in the next, gets no row."""
 
-    def _read_head(self, tokens: mx.array, hidden: mx.array) -> None:
+    def _read(self, tokens: mx.array) -> mx.array:
         if self._hidden is not None:
             self._state.head_clock.advance_all(1)
-        pairs = tokens.shape[1] - 1
-        if pairs:
-            self._spec.head_hidden(tokens[:, 1:], hidden[:, :-1], self._state)
-            self._state.head_clock.advance_all(pairs)
+        return read(self._spec, tokens, None, self._state)
 
 
 def test_a_head_that_keeps_the_contract_agrees_everywhere(lookup: Callable[..., DirectEngine]) -> None:

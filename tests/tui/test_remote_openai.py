@@ -1,6 +1,7 @@
 """A link to servers that are not ours: one like vLLM, and our own by its OpenAI API alone."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -133,22 +134,20 @@ def test_the_metrics_tell_of_load_and_drafts(link: OpenAILink) -> None:
 def test_a_server_that_went_away_tells_nothing_and_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai, "POLL_S", 0.02)
     other = VllmLike()
-    link = OpenAILink(other.url)
     told: list[Event] = []
-    link.listen(told.append)
-    until(lambda: link.state == "ready" and link.figures is not None, "the server's figures")
-    other.close()
-    until(lambda: link.state == "loading" and link.figures is None, "its figures are gone with it")
-    until(lambda: "reconnecting, no server answers" in link.line, "what came before was the end of a connection")
-    assert [event.stage for event in told if isinstance(event, LoadEvent)] == [
-        f"reconnecting to 127.0.0.1:{other.port}"
-    ]
-    again = VllmLike(other.port)
-    until(lambda: link.state == "ready" and link.figures is not None, "it is found again")
-    again.lines = [chunk('{"content": "a"}', '"stop"'), "[DONE]"]
-    assert ended(asked(link)).reason == "stop"
-    link.close()
-    again.close()
+    with closing(OpenAILink(other.url)) as link:
+        link.listen(told.append)
+        until(lambda: link.state == "ready" and link.figures is not None, "the server's figures")
+        other.close()
+        until(lambda: link.state == "loading" and link.figures is None, "its figures are gone with it")
+        # a request that was on its way says first that the connection broke
+        until(lambda: "reconnecting, no server answers" in link.line, "what is wrong now")
+        stages = {event.stage for event in told if isinstance(event, LoadEvent)}
+        assert stages == {f"reconnecting to 127.0.0.1:{other.port}"}
+        with closing(VllmLike(other.port)) as again:
+            until(lambda: link.state == "ready" and link.figures is not None, "it is found again")
+            again.lines = [chunk('{"content": "a"}', '"stop"'), "[DONE]"]
+            assert ended(asked(link)).reason == "stop"
 
 
 def test_a_context_that_is_not_told_is_unknown() -> None:
