@@ -24,6 +24,7 @@ from engine.models.load import LoadedModel
 from engine.models.spec import SpecModel
 from engine.prefill import Prefill
 from engine.process import ProcessEngine
+from engine.profiles import PROFILES
 from engine.profiles import Profile
 from engine.request import Request, Sampling
 from engine.row import Row
@@ -303,10 +304,11 @@ def test_events_keep_their_order(engine: ThreadEngine) -> None:
     assert done == 1199
 
 
-def test_numbers_come_out_of_another_process_as_they_went_in(engine: ThreadEngine) -> None:
+def test_numbers_come_out_of_another_process_as_they_went_in() -> None:
+    same_products = EngineConfig(profile=PROFILES["stock"])  # each process times which others are fastest
     request = scoring(prompt(70), prompt_logprobs=3)
-    here = complete(engine, request)
-    child = ProcessEngine(EngineConfig())
+    (here,) = DirectEngine(same_products).run([request])
+    child = ProcessEngine(same_products)
     try:
         child.wait_ready(120)
         there = complete(child, request)
