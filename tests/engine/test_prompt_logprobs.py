@@ -24,8 +24,7 @@ from engine.models.load import LoadedModel
 from engine.models.spec import SpecModel
 from engine.prefill import Prefill
 from engine.process import ProcessEngine
-from engine.profiles import PROFILES
-from engine.profiles import Profile
+from engine.profiles import PROFILES, Profile
 from engine.request import Request, Sampling
 from engine.row import Row
 
