@@ -247,10 +247,11 @@ async def test_enter_shows_what_was_sent_to_the_model_by_token_and_what_the_cach
         handle.emit(PrefillEvent(play.id, handle.clock(), 14, 14, 6, "the prompt's end is new"))
         play.say("o", "k").finish()
         await enter(pilot)
+        await until(pilot, lambda: "DONE" in page(app))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, PageScreen))
-        await until(pilot, lambda: "6 of 14 tokens" in page(app))
         shown = page(app)
+        assert "6 of 14 tokens" in shown
         before, rest = shown.split("─── 6 from the cache ───\n")
         cached, read = rest.split("─── 8 read anew ───\n")
         assert "drawn      temperature 0.6, top_p 0.95" in before

@@ -82,4 +82,4 @@ def test_the_suite_runs_all_parts_into_one_report(tmp_path: Path, capsys: pytest
     assert sum(cost["failed"] for cost in printed["load"]["costs"]) == 0
     markdown = next(out.glob("*.md")).read_text()
     assert all(f"## {part}: " in markdown for part in ("Speed", "Step", "Context", "Load"))
-    assert len(list(out.glob("*.csv"))) == 8
+    assert len(list(out.glob("*.csv"))) == 9
