@@ -1,4 +1,7 @@
-"""The thread that owns MLX: it loads the model, schedules, steps and publishes; everyone else sends it messages."""
+"""The thread that owns MLX: it loads the model, schedules, steps and publishes; everyone else sends it messages.
+
+On a CPU a second one reads the half of a prompt's block with it, and is idle otherwise, see `readers`.
+"""
 
 import atexit
 import logging

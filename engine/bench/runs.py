@@ -1,9 +1,10 @@
 """One timed answer of ours or of the peer, counted in the same way."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.collect import Completion
 from engine.direct import DirectEngine
 from engine.errors import EngineError
 from engine.events import Event, TokenEvent
@@ -62,12 +63,20 @@ def run(engine: DirectEngine, prompt: tuple[int, ...], most: int, depth: int | N
             outputs.append(event)
 
     request = Request(prompt, GREEDY, max_tokens=most, depth=depth, seed=0, source="bench", ignore_eos=endless)
-    answer = engine.run([request], take)[0]
-    if answer.error is not None or answer.stats.ttft_s is None:
-        raise EngineError(f"A request of the benchmark failed: {answer.error or 'it ended without any output'}")
+    answer, first_s = answered(engine, request, take)
     tokens = sum(len(event.ids) for event in outputs[1:])
     seconds = outputs[-1].at - outputs[0].at
-    return Timed(answer.ids, tokens, seconds, answer.stats.ttft_s, answer.stats.tokens_per_step)
+    return Timed(answer.ids, tokens, seconds, first_s, answer.stats.tokens_per_step)
+
+
+def answered(
+    engine: DirectEngine, request: Request, on_event: Callable[[Event], None] = lambda event: None
+) -> tuple[Completion, float]:
+    """The answer, and seconds to its first output. Raises EngineError where the request failed."""
+    answer = engine.run([request], on_event)[0]
+    if answer.error is not None or answer.stats.ttft_s is None:
+        raise EngineError(f"A request of the benchmark failed: {answer.error or 'it ended without any output'}")
+    return answer, answer.stats.ttft_s
 
 
 def run_peer(peer: "Peer", prompt: tuple[int, ...], most: int, eos_ids: frozenset[int]) -> Timed:

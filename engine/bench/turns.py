@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.bench.runs import rendered
+from engine.bench.runs import answered, rendered
 from engine.bench.stats import Spread
 from engine.collect import Completion
 from engine.config import EngineConfig
 from engine.direct import DirectEngine
-from engine.errors import EngineError
 from engine.prompts import KINDS
 from engine.request import Request, Sampling
 
@@ -60,33 +59,32 @@ def second_turn(
     Raises EngineError where a request fails.
     """
     kept = replace(config, cache_bytes=EngineConfig().cache_bytes, cache_folder=None, acceptance=None)
-    found: list[tuple[Completion, Completion, Completion]] = []
+    found: list[list[tuple[Completion, float]]] = []  # cold, warm and restarted, with seconds to the first output
     prompt: tuple[int, ...] = ()
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             on_disk = replace(kept, cache_folder=Path(folder))
             with _started(loaded, on_disk) as engine:
-                prompt = _continued(loaded.chat, first, _answer(engine, first, most))
+                prompt = _continued(loaded.chat, first, _answer(engine, first, most)[0])
             with _started(loaded, on_disk) as engine:
                 restarted = _answer(engine, prompt, most)
         with _started(loaded, kept) as engine:
             _answer(engine, first, most)
             warm = _answer(engine, prompt, most)
         with _started(loaded, replace(kept, cache_bytes=0)) as engine:
-            found.append((_answer(engine, prompt, most), warm, restarted))
-    cold_s, memory_s, disk_s = ([_first_s(answers[place]) for answers in found] for place in range(3))
-    _, warm, restarted = found[-1]
+            found.append([_answer(engine, prompt, most), warm, restarted])
+    cold_s, memory_s, disk_s = ([answers[place][1] for answers in found] for place in range(3))
     return SecondTurn(
         first=len(first),
         prompt=len(prompt),
-        cached_memory=warm.usage.cached_tokens,
-        cached_disk=restarted.usage.cached_tokens,
+        cached_memory=warm[0].usage.cached_tokens,
+        cached_disk=restarted[0].usage.cached_tokens,
         cold_s=Spread.of(cold_s),
         memory_s=Spread.of(memory_s),
         disk_s=Spread.of(disk_s),
         memory_vs_cold=Spread.of_ratios(memory_s, cold_s),
         disk_vs_cold=Spread.of_ratios(disk_s, cold_s),
-        same_text=len({answer.ids for answers in found for answer in answers}) == 1,
+        same_text=len({answer.ids for answers in found for answer, _ in answers}) == 1,
     )
 
 
@@ -114,15 +112,5 @@ def _continued(chat: "ChatFormat", first: tuple[int, ...], answer: Completion) -
     return (*first, *answer.ids, min(chat.eos_ids), *_question(chat))
 
 
-def _answer(engine: DirectEngine, prompt: tuple[int, ...], most: int) -> Completion:
-    request = Request(prompt, SAMPLED, max_tokens=most, seed=SEED, source="bench", ignore_eos=True)
-    answer = engine.run([request])[0]
-    if answer.error is not None:
-        raise EngineError(f"A request of the benchmark failed: {answer.error}")
-    return answer
-
-
-def _first_s(answer: Completion) -> float:
-    if answer.stats.ttft_s is None:
-        raise EngineError("A request of the benchmark ended without any output.")
-    return answer.stats.ttft_s
+def _answer(engine: DirectEngine, prompt: tuple[int, ...], most: int) -> tuple[Completion, float]:
+    return answered(engine, Request(prompt, SAMPLED, max_tokens=most, seed=SEED, source="bench", ignore_eos=True))

@@ -12,24 +12,22 @@ from typing import Any
 import mlx.core as mx
 
 from engine.device import is_cuda
+from engine.kernels.warp import WARP, WARP_SUM
 
 MOST_QUERIES = 16  # of a row; more are a prompt's
 WIDTHS = (64, 128, 256)  # of a head
 TYPES = (mx.bfloat16, mx.float16, mx.float32)
-WARP = 32
 WARPS = 8  # of a block; each takes every eighth key
 TILE = 4  # queries of a block, which share what it reads
 SPLIT = 512  # keys of a block
 TOLERANCE = 2e-2  # of the largest output, against MLX's own kernels, which round more
 
-_HEADER = """
+_HEADER = (
+    WARP_SUM
+    + """
 template <typename X, int W> struct alignas(sizeof(X) * W) Piece { X x[W]; };
-
-__device__ inline float warp_total(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
-  return x;
-}
 """
+)
 
 _READ = """
   constexpr int W = D / 32;  // numbers of a lane
@@ -62,7 +60,7 @@ _READ = """
       float score = 0.0f;
       #pragma unroll
       for (int i = 0; i < W; ++i) score += query[j][i] * static_cast<float>(key.x[i]);
-      score = warp_total(score);
+      score = warp_sum(score);
       if (at > last[j]) continue;
       const float higher = fmaxf(top[j], score), old = exp2f(top[j] - higher), share = exp2f(score - higher);
       top[j] = higher;

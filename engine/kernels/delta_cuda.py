@@ -15,17 +15,14 @@ from typing import Any
 import mlx.core as mx
 
 from engine.device import is_cuda
+from engine.kernels.warp import WARP, WARP_SUM
 
-WARP = 32
 ROWS_PER_GROUP = 4
 LONGEST = 16  # tokens; longer blocks are faster in chunks
 
-_HEADER = """
-__device__ inline float warp_sum(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
-  return x;
-}
-
+_HEADER = (
+    WARP_SUM
+    + """
 // One channel of the causal convolution at token t, with SiLU. The window is the state, then the block.
 template <int K, int T, int C, typename X, typename W>
 __device__ inline float convolved(const X* conv, const X* block, const W* weight, long b, int t, int channel) {
@@ -53,6 +50,7 @@ __device__ inline float decay(float a, float a_log, float dt_bias) {
   return expf(-expf(a_log) * softplus);
 }
 """
+)
 
 _PLACE = """
   constexpr int W = Dk / 32, C = 2 * Hk * Dk + H * Dv;

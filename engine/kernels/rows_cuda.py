@@ -17,8 +17,8 @@ from typing import Any
 import mlx.core as mx
 
 from engine.device import is_cuda
+from engine.kernels.warp import WARP
 
-WARP = 32
 TILE = 16  # outputs of a tensor core's product
 STEP = 64  # inputs that a warp takes at a time
 MOST_ROWS = 16  # two products of a tensor core side by side

@@ -51,9 +51,8 @@ class SpecModel:
         if calibration is not None:
             step = [text] if "lm_head" in text else [text, self._lm_head]
             self.width = calibration.widths(step, self._embed(mx.array([0])).dtype)
-            for module in (*step, head, self._draft_head):
-                if isinstance(module, nn.Module):
-                    use_fastest(module, calibration)
+            for module in (*step, self._draft_head, *([] if head is None else [head])):
+                use_fastest(module, calibration)
 
     def new_state(self) -> ModelState:
         """Empty caches of one row."""

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from engine.chat import ChatFormat
 from engine.events import (
     CacheEvent,
     Event,
@@ -18,13 +17,14 @@ from engine.events import (
     TokenEvent,
     Usage,
 )
-from engine.handle import EngineHandle, EngineState, EventSink, ModelInfo
+from engine.handle import EngineHandle, EventSink
 from engine.request import Request
+from mtplx_tui.bench_load.wrapped import Wrapped
 
 WORD = " word"
 
 
-class Paced:
+class Paced(Wrapped):
     """An EngineHandle with another one's model and template; each request has a thread of its own.
 
     Args:
@@ -33,30 +33,15 @@ class Paced:
     """
 
     def __init__(self, engine: EngineHandle, rate: float, words: Sequence[str] = (WORD,)) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._rate = rate
         self._words = words
         self._listeners: list[EventSink] = []
         self._running: dict[str, threading.Event] = {}  # set to end a request
 
     @property
-    def state(self) -> EngineState:
-        return self._engine.state
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._engine.model
-
-    @property
-    def chat(self) -> ChatFormat:
-        return self._engine.chat
-
-    @property
     def cache(self) -> CacheEvent | None:
         return None
-
-    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
-        return self.model
 
     def submit(self, request: Request, on_event: EventSink) -> None:
         over = self._running[request.id] = threading.Event()

@@ -19,11 +19,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from engine.chat import ChatFormat
 from engine.errors import EngineError
-from engine.events import CacheEvent, Event, FinishEvent, TokenEvent
-from engine.handle import EngineHandle, EngineState, EventSink, ModelInfo
+from engine.events import Event, FinishEvent, TokenEvent
+from engine.handle import EngineHandle, EventSink
 from engine.request import Request
+from mtplx_tui.bench_load.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -35,7 +35,7 @@ RATE = 200.0
 TOKEN_CHARACTERS = 4
 
 
-class Fixed:
+class Fixed(Wrapped):
     """An EngineHandle that makes every request a long, seeded one of `tokens` tokens, and keeps count.
 
     Attributes:
@@ -43,30 +43,11 @@ class Fixed:
     """
 
     def __init__(self, engine: EngineHandle, length: int) -> None:
+        super().__init__(engine)
         self.tokens = 0
         self.finish: FinishEvent | None = None
         self.ended = threading.Event()
-        self._engine = engine
         self._length = length
-
-    @property
-    def state(self) -> EngineState:
-        return self._engine.state
-
-    @property
-    def model(self) -> ModelInfo:
-        return self._engine.model
-
-    @property
-    def chat(self) -> ChatFormat:
-        return self._engine.chat
-
-    @property
-    def cache(self) -> CacheEvent | None:
-        return self._engine.cache
-
-    def wait_ready(self, timeout: float | None = None) -> ModelInfo:
-        return self._engine.wait_ready(timeout)
 
     def submit(self, request: Request, on_event: EventSink) -> None:
         self.finish = None
@@ -81,21 +62,6 @@ class Fixed:
                 self.ended.set()
 
         self._engine.submit(replace(request, max_tokens=self._length, ignore_eos=True, seed=SEED), sink)
-
-    def cancel(self, request_id: str) -> None:
-        self._engine.cancel(request_id)
-
-    def clear_cache(self) -> None:
-        self._engine.clear_cache()
-
-    def listen(self, on_event: EventSink) -> Callable[[], None]:
-        return self._engine.listen(on_event)
-
-    def heartbeat_age(self) -> float:
-        return self._engine.heartbeat_age()
-
-    def close(self, timeout: float = 5.0) -> bool:
-        return self._engine.close(timeout)
 
     def speed(self) -> float:
         """Decode speed of the answer that ended last, tokens a second. Raises EngineError where it has none."""

@@ -9,7 +9,7 @@ from mtplx_tui.charts.numbers import count, nice_top, percent, rate, seconds, si
 from mtplx_tui.dashboard.view import View
 from mtplx_tui.glyphs import Glyphs, one_line
 from mtplx_tui.layout.frames import framed
-from mtplx_tui.layout.spans import Line, fit, merge, width_of, wrap
+from mtplx_tui.layout.spans import Line, fit, merge, spread, width_of, wrap
 from mtplx_tui.state import RequestRow
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ def requests(view: View, width: int, height: int, glyphs: Glyphs, where: str = "
 
 
 def _request(row: RequestRow, chosen: bool, source: int, glyphs: Glyphs) -> Line:
-    name = fit(((one_line(row.source, glyphs), ""),), source, glyphs.ellipsis)
+    name = spread(((one_line(row.source, glyphs), ""),), (), source + 1, glyphs.ellipsis)
     figures = f" {row.prompt_tokens:>6} {row.cached:>6} {row.out:>5} {rate(row.tok_s):>5} {seconds(row.age):>5}"
     state = {"wait": "warn", "prefill": "accent", "decode": "accent"}.get(row.phase, "muted")
     mark = ("> ", "accent strong") if chosen else ("  ", "")
     return merge([mark, (f"{short_id(row.id, glyphs):<{ID_CELLS}} ", ""), *name,
-                  (" " * (source - width_of(name) + 1), ""), (f"{row.phase.upper():<7}", state), (figures, ""),
+                  (f"{row.phase.upper():<7}", state), (figures, ""),
                   (f"  {_left(row, glyphs)}", "muted")])  # fmt: skip
 
 

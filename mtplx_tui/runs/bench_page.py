@@ -7,7 +7,7 @@ from mtplx_tui.charts.bars import bar
 from mtplx_tui.charts.numbers import nice_top, rate, seconds
 from mtplx_tui.glyphs import Glyphs, clean, one_line
 from mtplx_tui.layout.frames import framed
-from mtplx_tui.layout.spans import Line, Span, fit, merge, width_of
+from mtplx_tui.layout.spans import Line, Span, fit, merge, spread
 from mtplx_tui.runs.document import document_lines
 from mtplx_tui.runs.failure import failure_lines
 from mtplx_tui.runs.history import Change, Kept, compare
@@ -96,9 +96,8 @@ def _chart(kept: Kept, width: int, glyphs: Glyphs) -> list[Line]:
         name = f"{row['engine']} depth {row['depth']}" if row["mode"] == "mtp" else f"{row['engine']} plain"
         median = row["decode_tok_s"]["median"]
         drawn = bar(median / top, max(width - NAME - 8, 4), glyphs)
-        lines.append(
-            merge([*_padded(name, NAME, glyphs), (" ", ""), (drawn, "accept"), (f" {rate(median):>6}", "strong")])
-        )
+        named = spread(((name, ""),), (), NAME + 1, glyphs.ellipsis)
+        lines.append(merge([*named, (drawn, "accept"), (f" {rate(median):>6}", "strong")]))
     return [*lines, ()]
 
 
@@ -112,16 +111,9 @@ def _comparison(changes: Sequence[Change], now: Kept, base: Kept, width: int, gl
     for change in changes:
         mark, role = MARKS[change.verdict]
         figures = f"{change.before:>9.1f}{change.now:>9.1f}{change.share:>+9.1%} "
-        lines.append(
-            merge([*_padded(one_line(change.name, glyphs), room - 1, glyphs), (f" {figures}", ""), (mark, role)])
-        )
+        named = spread(((one_line(change.name, glyphs), ""),), (), room, glyphs.ellipsis)
+        lines.append(merge([*named, (figures, ""), (mark, role)]))
     return [*lines, (), (("^ faster than both spread   v slower   ~ the middle halves overlap", "muted"),)]
-
-
-def _padded(text: str, width: int, glyphs: Glyphs) -> Line:
-    """The text in exactly `width` cells."""
-    line = fit(((text, ""),), width, glyphs.ellipsis)
-    return (*line, (" " * (width - width_of(line)), ""))
 
 
 def _run(view: BenchView, job: Job | None, width: int, height: int, glyphs: Glyphs) -> list[Line]:

@@ -288,7 +288,7 @@ class ChatScreen(Room):
             self.say("^C again, or ^Q, leaves.")
 
     def say(self, text: str, severity: Literal["information", "warning", "error"] = "information") -> None:
-        self.notify(text, severity=severity, markup=False, timeout=5)
+        self.notify(text, severity=severity, timeout=5)
 
     # Chats
 

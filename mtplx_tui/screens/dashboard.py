@@ -104,7 +104,7 @@ class DashboardScreen(PageRoom):
 
     def action_step(self, by: int) -> None:
         if self._held is None or not self._held.steps:
-            self.notify("Space pauses; then Left and Right step.", markup=False)
+            self.notify("Space pauses; then Left and Right step.")
             return
         place = min(max((self._held.place or 0) + by, 0), len(self._held.steps) - 1)
         self._held = replace(self._held, place=place)
@@ -126,10 +126,10 @@ class DashboardScreen(PageRoom):
     def action_cancel(self) -> None:
         row = self._view().chosen_row
         if row is None or row.phase == "done":
-            self.notify("The chosen request has ended.", markup=False)
+            self.notify("The chosen request has ended.")
             return
         self.services.link.cancel(row.id)
-        self.notify(f"Cancelled {row.id}.", markup=False)
+        self.notify(f"Cancelled {row.id}.")
 
     def action_detail(self) -> None:
         row = (self._held or self._view()).chosen_row
@@ -158,9 +158,9 @@ class DashboardScreen(PageRoom):
         try:
             folder = export(self._held or self._view(), self.app.export_screenshot(), self.services.wall())
         except OSError as error:
-            self.notify(f"Not written: {error}", severity="error", markup=False)
+            self.notify(f"Not written: {error}", severity="error")
             return
-        self.notify(f"Written to {folder}", markup=False)
+        self.notify(f"Written to {folder}")
 
 
 FIGURES = (

@@ -46,7 +46,7 @@ class Figures:
         if recorder.problem != self._problem:
             self._problem = recorder.problem
             if recorder.problem is not None:  # a narrow screen has no panel, in which it would stand
-                self._screen.notify(recorder.problem, severity="error", markup=False)
+                self._screen.notify(recorder.problem, severity="error")
         self._stale = self._stale or news or services.bridge.state.busy
         if ended or facts != self._drawn or (self._stale and time.monotonic() - self._drawn_at >= FIGURES_S):
             self._drawn = facts

@@ -81,19 +81,19 @@ class JobRoom(PageRoom):
     def begin(self, make: Callable[[], Job]) -> None:
         """Start a measurement, unless one runs or the engine is busy with answers that would disturb it."""
         if self.services.remote is not None:
-            self.notify("A measurement needs the engine's own machine; start it there.", markup=False)
+            self.notify("A measurement needs the engine's own machine; start it there.")
         elif self.job is not None and self.job.state == "running":
-            self.notify("A measurement runs. x stops it.", markup=False)
+            self.notify("A measurement runs. x stops it.")
         elif self.services.bridge.state.busy:
             self.notify("The engine is answering; a measurement now would be worth nothing. Try again after it.",
-                        severity="warning", markup=False)  # fmt: skip
+                        severity="warning")  # fmt: skip
         else:
             self.job = make()
             self.draw()
 
     def action_stop(self) -> None:
         if self.job is None or self.job.state != "running":
-            self.notify("Nothing runs.", markup=False)
+            self.notify("Nothing runs.")
             return
         self.job.stop()
         self.draw()

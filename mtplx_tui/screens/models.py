@@ -292,7 +292,7 @@ class ModelsScreen(PageRoom):
         self.run_worker(work(), group="work")
 
     def _say(self, text: str, severity: str = "information") -> None:
-        self.notify(one_line(text, self.services.glyphs), severity=severity, markup=False)  # type: ignore[arg-type]
+        self.notify(one_line(text, self.services.glyphs), severity=severity)  # type: ignore[arg-type]
 
 
 def _disk() -> str:

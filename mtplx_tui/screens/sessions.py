@@ -107,7 +107,7 @@ class SessionsScreen(ModalScreen[int | None]):
     async def action_fork(self) -> None:
         row = self._chosen
         if row is not None and (made := await self._do(lambda store: store.fork(row.id))) is not None:
-            self.notify(f"This is chat {made} now, a copy; chat {row.id} stays as it was.", markup=False)
+            self.notify(f"This is chat {made} now, a copy; chat {row.id} stays as it was.")
             self.dismiss(made)
 
     @work(exclusive=True)
@@ -132,9 +132,9 @@ class SessionsScreen(ModalScreen[int | None]):
         try:
             file = write(paths.exports_folder(), *read, form, self._services.wall())
         except OSError as error:
-            self.notify(f"Not written: {error}", severity="error", markup=False)
+            self.notify(f"Not written: {error}", severity="error")
             return
-        self.notify(f"Written to {file}", markup=False)
+        self.notify(f"Written to {file}")
 
     async def _again(self) -> None:
         text = self._sought
@@ -145,5 +145,5 @@ class SessionsScreen(ModalScreen[int | None]):
         try:
             return await asyncio.wrap_future(self._services.recorder.call(call))
         except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return None

@@ -112,7 +112,7 @@ class SettingsScreen(PageRoom):
     async def _take(self, setting: Setting, text: str | None) -> None:
         reason = await self._change(setting, text)
         if reason is not None:
-            self.notify(reason, severity="error", markup=False)
+            self.notify(reason, severity="error")
         await self._reread()
 
     async def _change(self, setting: Setting, text: str | None) -> str | None:

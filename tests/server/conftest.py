@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from http_helpers import Connect
+from http_helpers import KEY, Connect
 from scripted_engine import ScriptedEngine
 
 import engine
 from engine.chat import ChatFormat, load_chat_format
 from engine.config import EngineConfig
 from engine.handle import EngineHandle
+from server.keys import Keys
 from server.limits import Limits
 from server.run import ServerThread
 from server.settings import Settings
@@ -62,6 +63,16 @@ def shared_engine(chat_format: ChatFormat) -> ScriptedEngine:
 def shared_server(shared_engine: ScriptedEngine) -> Iterator[str]:
     """A server over the scripted engine with the limits that users get: starting one for each test costs 0.3 s."""
     server = ServerThread(shared_engine, port=0)
+    server.start()
+    assert server.address is not None
+    yield server.address
+    assert server.stop(0.5)
+
+
+@pytest.fixture
+def keyed_server(scripted: ScriptedEngine) -> Iterator[str]:
+    """The address of a server that asks for KEY."""
+    server = ServerThread(scripted, port=0, keys=Keys([KEY]))
     server.start()
     assert server.address is not None
     yield server.address

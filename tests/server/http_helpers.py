@@ -16,6 +16,8 @@ from server.limits import Limits
 from server.settings import LiveSettings, Settings
 from server.telemetry import Telemetry
 
+KEY = "a-key-of-sixteen-letters"
+
 Connect = Callable[..., httpx.Client]
 """Starts a server with these limits and settings over the scripted engine; the answer is a client on it."""
 

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_helpers import Connect, ask, until
+from http_helpers import KEY, Connect, ask, until
 from scripted_engine import ScriptedEngine
 
 from engine.caches.blobs import Blobs, Entry
 from engine.config import EngineConfig
 from engine.engine import ThreadEngine
-from server.keys import Keys
 from server.run import ServerThread
 
-KEY = "k" * 32
 LONG = "Mia the cat took 12 things and a lamp to Ben. " * 8
 
 
@@ -35,16 +33,6 @@ def test_the_server_tells_who_it_is(connect: Connect, scripted: ScriptedEngine) 
     assert (told["state"], told["model"]) == ("failed", None)
 
 
-@pytest.fixture
-def guarded(scripted: ScriptedEngine) -> Iterator[str]:
-    """The address of a server that asks for a key."""
-    server = ServerThread(scripted, port=0, keys=Keys([KEY]))
-    server.start()
-    assert server.address is not None
-    yield server.address
-    assert server.stop(0.5)
-
-
 ROUTES = [
     ("GET", "/metrics"), ("GET", "/v1/mtplx/server"), ("GET", "/v1/mtplx/requests"), ("GET", "/v1/mtplx/requests/x"),
     ("POST", "/v1/mtplx/requests/x/cancel"), ("GET", "/v1/mtplx/events"), ("GET", "/v1/mtplx/settings"),
@@ -53,10 +41,12 @@ ROUTES = [
 ]  # fmt: skip
 
 
-def test_every_route_asks_for_the_key_and_refuses_other_pages_and_names(guarded: str, scripted: ScriptedEngine) -> None:
+def test_every_route_asks_for_the_key_and_refuses_other_pages_and_names(
+    keyed_server: str, scripted: ScriptedEngine
+) -> None:
     scripted.keep(3)
     key = {"authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=guarded, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=keyed_server, trust_env=False, timeout=20) as client:
         for method, path in ROUTES:
             assert client.request(method, path).status_code == 401
             foreign = {**key, "origin": "https://evil.example"}

@@ -1,22 +1,19 @@
 """Which server that runs here is as good as one of one's own: by what both were asked for, whatever said it."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_helpers import KEY
 from scripted_engine import ScriptedEngine
 
 from engine.config import EngineConfig
 from engine.models.locate import ASSETS
 from engine.profiles import PROFILES
 from mtplx_tui.running import Front, announced, same, servers
-from server.keys import Keys
-from server.run import ServerThread
 
-KEY = "a-key-of-sixteen-letters"
 DEMO = ASSETS / "demo-13m"
 USUAL = Front()
 
@@ -115,15 +112,6 @@ def test_one_that_takes_no_requests_yet_is_not(shared_server: str, scripted: Scr
         scripted.load()
         assert len(servers()) == 1
         assert same(EngineConfig(), None) is None
-
-
-@pytest.fixture
-def keyed_server(scripted: ScriptedEngine) -> Iterator[str]:
-    server = ServerThread(scripted, port=0, keys=Keys([KEY]))
-    server.start()
-    assert server.address is not None
-    yield server.address
-    assert server.stop(0.5)
 
 
 def test_one_that_asks_for_a_key_is_taken_by_whoever_has_it(

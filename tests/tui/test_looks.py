@@ -225,6 +225,12 @@ async def pictures(app: MtplxApp, handle: ScriptedHandle, rooms: dict[str, Scene
     return taken
 
 
+def different(taken: dict[str, str], snapshot: SnapshotAssertion) -> list[str]:
+    """Names of the pictures that are not the approved ones."""
+    approved = snapshot.use_extension(SVGImageExtension)
+    return [name for name, picture in taken.items() if approved(name=name) != picture]
+
+
 in_every_way = pytest.mark.parametrize(
     "way", ["unicode", *(pytest.param(way, marks=slow) for way in ("ascii", "ansi", "no-colour"))]
 )
@@ -246,9 +252,7 @@ async def test_rooms(
     way: str, snapshot: SnapshotAssertion, make_app: MakeApp, handle: ScriptedHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = await pictures(app_in(way, make_app, monkeypatch), handle, ROOMS)
-    approved = snapshot.use_extension(SVGImageExtension)
-    different = [name for name, picture in taken.items() if approved(name=name) != picture]
-    assert not different
+    assert not different(taken, snapshot)
 
 
 @pytest.mark.anyio
@@ -262,5 +266,4 @@ async def test_a_dashboard_of_deep_drafts(
         await until(pilot, lambda: "150 steps" in page(app))
 
     taken: dict[str, Any] = await pictures(make_app(), handle, {"deep": deep})
-    approved = snapshot.use_extension(SVGImageExtension)
-    assert not [name for name, picture in taken.items() if approved(name=name) != picture]
+    assert not different(taken, snapshot)

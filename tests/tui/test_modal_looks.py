@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import ask, chat, transcript, until, write
-from pytest_textual_snapshot import SVGImageExtension
 from scripted_handle import ScriptedHandle
 from syrupy.assertion import SnapshotAssertion
-from test_looks import app_in, fixed, in_every_way, pictures  # noqa: F401  the fixture is used by being here
+from test_looks import app_in, different, fixed, in_every_way, pictures  # noqa: F401  the fixture is used by being here
 from textual import events
 from textual.command import CommandPalette
 from textual.pilot import Pilot
@@ -136,5 +135,4 @@ async def test_what_opens_above_a_room(
     way: str, snapshot: SnapshotAssertion, make_app: MakeApp, handle: ScriptedHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = await pictures(app_in(way, make_app, monkeypatch), handle, SCENES)
-    approved = snapshot.use_extension(SVGImageExtension)
-    assert not [name for name, picture in taken.items() if approved(name=name) != picture]
+    assert not different(taken, snapshot)

@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from helpers import ask, chat, shown, transcript, until
-from pytest_textual_snapshot import SVGImageExtension
 from scripted_handle import Play, ScriptedHandle
 from syrupy.assertion import SnapshotAssertion
-from test_looks import app_in, fixed, in_every_way, pictures  # noqa: F401  the fixture is used by being here
+from test_looks import app_in, different, fixed, in_every_way, pictures  # noqa: F401  the fixture is used by being here
 from textual.pilot import Pilot
 
 from engine.events import DraftSource, Span, StepEvent, TokenEvent, TokenLogprob
@@ -71,5 +70,4 @@ async def test_calls_and_steps(
     way: str, snapshot: SnapshotAssertion, make_app: MakeApp, handle: ScriptedHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = await pictures(app_in(way, make_app, monkeypatch), handle, {"calls": called, "steps": stepped})
-    approved = snapshot.use_extension(SVGImageExtension)
-    assert not [name for name, picture in taken.items() if approved(name=name) != picture]
+    assert not different(taken, snapshot)
